@@ -1,0 +1,58 @@
+# PIP_ARGS goes to every `pip install`, e.g. make run PIP_ARGS="--extra-index-url $CPU_INDEX"
+PYTHON ?= python3
+VENV ?= .venv
+PIP_ARGS ?=
+PYTEST_ARGS ?= -n 2
+RUN_ARGS ?=
+
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(PIP_ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format bench clean
+
+help:
+	@echo "make run     install into $(VENV) and stream a story from the embedded models"
+	@echo "make test    install what the tests need, lint, type-check and run them all"
+	@echo "make lint    ruff and pyright only"
+	@echo "make format  let ruff rewrite the sources"
+	@echo "make bench   decode and op benchmarks; the last line of each is JSON"
+	@echo "make clean   remove $(VENV) and caches"
+
+run: $(VENV)/.installed
+	@$(BIN)/fairdraft generate $(RUN_ARGS)
+
+test: lint
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(VENV)/.installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed
+	$(BIN)/python bench/decode.py
+	$(BIN)/python bench/ops.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@echo "creating $(VENV) from $$($(PYTHON) --version)"
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "fairdraft needs Python 3.11 to 3.13; pass one with: make PYTHON=python3.12")'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing fairdraft and its dependencies into $(VENV)"
+	@$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	@echo "installing what the tests need (Triton alone is about 1 GB)"
+	@$(INSTALL) -e ".[test]"
+	@touch $@
