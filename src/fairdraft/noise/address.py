@@ -1,0 +1,149 @@
+"""Addresses: every random number is named by fields that have bits of their own.
+
+| word | bits |
+| --- | --- |
+| c0 | position (32): index of the token being decided |
+| c1 | anchor (32): index of the first undecided token when the round began |
+| c2 | stream (8), level (1), block (23) |
+| c3 | sample (16), node (16) |
+
+A block of Philox has four words and serves two lanes: lane = 2 * block + half. Fields are never
+added, xored or hashed into each other, so distinct addresses are distinct counters.
+Axes: N draws.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fairdraft.noise.streams import Stream
+
+POSITION_BITS = ANCHOR_BITS = 32
+STREAM_BITS, LEVEL_BITS, BLOCK_BITS = 8, 1, 23
+SAMPLE_BITS = NODE_BITS = 16
+MAX_LANES = 1 << (BLOCK_BITS + 1)
+
+LEVEL_SHIFT = BLOCK_BITS
+STREAM_SHIFT = BLOCK_BITS + LEVEL_BITS
+
+
+@dataclass(frozen=True)
+class Address:
+    """Packed addresses of N draws, at level 0 and block 0.
+
+    Attributes:
+        key: uint64 [N], the key of each draw's request.
+        counter: uint32 [N, 4], the Philox counter; a sampler adds level and block in c2.
+    """
+
+    key: np.ndarray
+    counter: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def __getitem__(self, rows: Any) -> Address:
+        return Address(np.atleast_1d(self.key[rows]), np.atleast_2d(self.counter[rows]))
+
+
+def _field(name: str, values: Any, bits: int) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be integers, not {array.dtype}; cast it before the call")
+    if array.size and (int(array.min()) < 0 or int(array.max()) >> bits):
+        bad = next(int(v) for v in array.ravel() if int(v) < 0 or int(v) >> bits)
+        raise ValueError(
+            f"{name} = {bad} is outside 0..{(1 << bits) - 1}; an address field has {bits} bits and "
+            "is never wrapped, so use an index in range (or a new request key)"
+        )
+    return array.astype(np.uint64)
+
+
+def pack(
+    position: Any,
+    anchor: Any,
+    stream: Any,
+    node: Any,
+    sample: Any,
+    *,
+    level: Any = 0,
+    block: Any = 0,
+) -> np.ndarray:
+    """Packs address fields into Philox counters; injective on its declared ranges.
+
+    Args:
+        position: Index of the token being decided, 32 bits.
+        anchor: Index of the first undecided token when the round began, 32 bits.
+        stream: Purpose of the draw, 8 bits (see `Stream`).
+        node: 0 for the root, i for a chain's i-th draft, 16 bits.
+        sample: Which of a request's n samples, 16 bits.
+        level: 0 for tokens, 1 for tiles.
+        block: lane >> 1, 23 bits.
+
+    Returns:
+        uint32 [..., 4] counters, fields broadcast against each other.
+
+    Raises:
+        ValueError: If a field is not an integer or does not fit its bits.
+    """
+    c0 = _field("position", position, POSITION_BITS)
+    c1 = _field("anchor", anchor, ANCHOR_BITS)
+    c2 = (
+        _field("stream", stream, STREAM_BITS) << np.uint64(STREAM_SHIFT)
+        | _field("level", level, LEVEL_BITS) << np.uint64(LEVEL_SHIFT)
+        | _field("block", block, BLOCK_BITS)
+    )
+    c3 = _field("sample", sample, SAMPLE_BITS) << np.uint64(NODE_BITS) | _field(
+        "node", node, NODE_BITS
+    )
+    words = np.broadcast_arrays(c0, c1, c2, c3)
+    return np.stack(words, axis=-1).astype(np.uint32)
+
+
+def address(
+    stream: Stream | np.ndarray,
+    *,
+    key: Any,
+    position: Any,
+    anchor: Any = 0,
+    node: Any = 0,
+    sample: Any = 0,
+) -> Address:
+    """Names the draws of one purpose; every draw of the product gets its address here.
+
+    Args:
+        stream: Purpose, one for all draws or one per draw.
+        key: 64-bit request keys, uint64 (a Python int for one).
+        position, anchor, node, sample: As in `pack`; arrays broadcast against each other.
+
+    Returns:
+        Address of the broadcast shape, flattened to [N].
+
+    Raises:
+        ValueError: If a field is out of range or a key does not fit 64 bits.
+    """
+    counter = pack(position, anchor, stream, node, sample)
+    keys = as_keys(key)
+    shape = np.broadcast_shapes(keys.shape, counter.shape[:-1])
+    keys = np.broadcast_to(keys, shape).reshape(-1)
+    counter = np.broadcast_to(counter, (*shape, 4)).reshape(-1, 4)
+    return Address(np.ascontiguousarray(keys), np.ascontiguousarray(counter))
+
+
+def as_keys(key: Any) -> np.ndarray:
+    """Returns request keys as a uint64 array; refuses what does not fit 64 bits."""
+    if isinstance(key, np.ndarray) and key.dtype == np.uint64:
+        return key
+    if isinstance(key, int) and not isinstance(key, bool):
+        if not 0 <= key < 1 << 64:
+            raise ValueError(f"key = {key} does not fit 64 bits; make one with request_key(seed)")
+        return np.asarray(key, np.uint64)
+    array = np.asarray(key)
+    if array.dtype.kind == "i" and array.dtype.itemsize == 8:
+        return array.view(np.uint64)
+    if array.dtype.kind in "ui":
+        return array.astype(np.uint64)
+    raise ValueError(f"key must be 64-bit integers, not {array.dtype}; see request_key(seed)")
