@@ -1,0 +1,21 @@
+"""Ops over logits whose random numbers have addresses; loads torch and numpy, nothing heavier."""
+
+from fairdraft.ops.dispatch import Impl
+from fairdraft.ops.filters import filter_logits
+from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
+from fairdraft.ops.sample import Sampled, TileStats, sample
+from fairdraft.ops.verify import DecisionWeights, SparseLogits, Verdict, verify_chain
+
+__all__ = [
+    "PLACEHOLDER_TOKEN_ID",
+    "DecisionWeights",
+    "Impl",
+    "RowError",
+    "Sampled",
+    "SparseLogits",
+    "TileStats",
+    "Verdict",
+    "filter_logits",
+    "sample",
+    "verify_chain",
+]

@@ -1,0 +1,131 @@
+"""The reference walk along a chain of drafts, readable against Leviathan et al. 2023, algorithm 1.
+
+p is the target's law and q the draft's, as in the paper.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairdraft.noise.exponential import acceptance
+from fairdraft.ops import rules
+from fairdraft.ops.arithmetic import RowWeights, row_weights, scaled_weights
+from fairdraft.ops.race import race
+from fairdraft.ops.rows import RowError, row_error
+from fairdraft.ops.sample import greedy
+from fairdraft.ops.verify import ChainInputs, ChainOutputs
+
+
+def verify_reference(inputs: ChainInputs, outputs: ChainOutputs) -> None:
+    """Walks every row of the batch; the specification of `verify_chain`."""
+    for b in range(len(inputs.target)):
+        if inputs.target_scale[b] == 0:
+            _match(inputs, outputs, b, _greedy_token)
+        elif inputs.is_point_mass[b]:
+            _match(inputs, outputs, b, _raced_token)
+        else:
+            _ratio(inputs, outputs, b)
+
+
+def _target_row(inputs: ChainInputs, b: int, r: int) -> tuple[np.ndarray, RowError]:
+    """Row r, with a forbidden draft's token masked: the caller says that p is 0 there."""
+    row = inputs.target[b, r]
+    if r < inputs.num_drafts[b] and inputs.is_forbidden[b, r]:
+        x = inputs.token_ids[b, r]
+        if 0 <= x < len(row):
+            row = row.copy()
+            row[x] = -np.inf
+    return row, row_error(row)
+
+
+def _greedy_token(inputs: ChainInputs, row: np.ndarray, b: int, r: int) -> tuple[int, float]:
+    return greedy(row)
+
+
+def _raced_token(inputs: ChainInputs, row: np.ndarray, b: int, r: int) -> tuple[int, float]:
+    law = row_weights(row, inputs.target_scale[b])
+    return race(law, inputs.final_at, b * inputs.target.shape[1] + r)
+
+
+def _match(inputs: ChainInputs, outputs: ChainOutputs, b: int, draw) -> None:
+    """Sample-and-match: the target's own token at each row; a draft stands if it equals it."""
+    for r in range(inputs.num_drafts[b] + 1):
+        row, outputs.error[b] = _target_row(inputs, b, r)
+        if outputs.error[b]:
+            return
+        outputs.token_ids[b, r], outputs.margin[b, r] = draw(inputs, row, b, r)
+        if r == inputs.num_drafts[b] or outputs.token_ids[b, r] != inputs.token_ids[b, r]:
+            return
+        outputs.num_accepted[b] = r + 1
+
+
+def _ratio(inputs: ChainInputs, outputs: ChainOutputs, b: int) -> None:
+    """Keep x ~ q with chance min(1, p(x) / q(x)), else draw from max(p - q, 0)."""
+    num_rows, vocab_size = inputs.target.shape[1:]
+    for r in range(inputs.num_drafts[b]):
+        row, outputs.error[b] = _target_row(inputs, b, r)
+        if not outputs.error[b] and row_error(inputs.draft[b, r]):
+            outputs.error[b] = RowError.DRAFT
+        if outputs.error[b]:
+            return
+        x = inputs.token_ids[b, r]
+        target = row_weights(row, inputs.target_scale[b])
+        p = target.probabilities()[:vocab_size]
+        q = row_weights(inputs.draft[b, r], inputs.draft_scale[b]).probabilities()[:vocab_size]
+        p_x, q_x = (p[x], q[x]) if 0 <= x < vocab_size else (0.0, 0.0)
+        is_forbidden = inputs.is_forbidden[b, r]
+        outputs.num_broken[b] += not is_forbidden and q_x == 0
+        u = acceptance(inputs.accept_at[b * (num_rows - 1) + r])[0]
+        if not is_forbidden and rules.is_accepted(p_x, q_x, u):
+            outputs.token_ids[b, r] = x
+            outputs.margin[b, r] = p_x / (u * q_x) - 1
+            outputs.num_accepted[b] = r + 1
+            continue
+        test_margin = u * q_x / p_x - 1 if p_x > 0 and not is_forbidden else np.inf
+        token, margin = _replacement(target, p, q, inputs, b * num_rows + r)
+        outputs.token_ids[b, r], outputs.margin[b, r] = token, min(test_margin, margin)
+        return
+    r = inputs.num_drafts[b]
+    row, outputs.error[b] = _target_row(inputs, b, r)
+    if not outputs.error[b]:
+        outputs.token_ids[b, r], outputs.margin[b, r] = _raced_token(inputs, row, b, r)
+
+
+def _replacement(
+    target: RowWeights, p: np.ndarray, q: np.ndarray, inputs: ChainInputs, address_row: int
+) -> tuple[int, float]:
+    residual = rules.residual(p, q)
+    subject = scaled_weights(residual) if residual.any() else target
+    return race(subject, inputs.final_at, address_row)
+
+
+def decision_weights_reference(inputs: ChainInputs, accept: np.ndarray, law: np.ndarray) -> None:
+    """Fills in accept probabilities [B, K] and next laws [B, K + 1, V] of every present row."""
+    vocab_size = inputs.target.shape[2]
+    for b in range(len(inputs.target)):
+        for r in range(inputs.num_drafts[b] + 1):
+            row, error = _target_row(inputs, b, r)
+            if error:
+                law[b, r] = np.nan
+                continue
+            is_last = r == inputs.num_drafts[b]
+            x = -1 if is_last or inputs.is_forbidden[b, r] else inputs.token_ids[b, r]
+            p = _target_law(row, inputs.target_scale[b])
+            if is_last:
+                law[b, r] = p
+            elif inputs.is_point_mass[b] or inputs.target_scale[b] == 0:
+                point = np.zeros(vocab_size)
+                point[x] = x >= 0
+                accept[b, r] = p[x] if x >= 0 else 0.0
+                law[b, r] = rules.replacement(p, np.where(point > 0, 1.0, 0.0))
+            else:
+                q = _target_law(inputs.draft[b, r], inputs.draft_scale[b])
+                accept[b, r] = rules.accept_probability(p[x], q[x]) if x >= 0 else 0.0
+                law[b, r] = rules.replacement(p, q)
+            law[b, r] /= law[b, r].sum()
+
+
+def _target_law(row: np.ndarray, scale: np.float32) -> np.ndarray:
+    if scale == 0:
+        return (np.arange(len(row)) == row.argmax()).astype(np.float64)
+    return row_weights(row, scale).probabilities()[: len(row)]

@@ -1,0 +1,162 @@
+"""Sampling one token a row: the race (default), flat Gumbel, and greedy rows in the same call.
+
+Axes: B rows, V vocabulary, T tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft.noise import Address, Trace
+from fairdraft.noise.trace import digest
+from fairdraft.ops import rows
+from fairdraft.ops.arithmetic import TILE, exp2_weights, row_weights
+from fairdraft.ops.dispatch import Impl, resolve_impl
+from fairdraft.ops.race import flat_race, race
+from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
+
+Method = Literal["race", "gumbel"]
+
+
+@dataclass(frozen=True)
+class TileStats:
+    """Statistics of sampled rows, which verification re-uses in place of a second pass.
+
+    Attributes:
+        tile_max: float32 [B, T] largest logit of each tile of 512 ids.
+        tile_sum: float32 [B, T] exact sum of 2^((logit - tile_max) c).
+        row_max: float32 [B].
+        row_sum: int64 [B] sum of tile_sum * 2^((tile_max - row_max) c), unit 2^-38.
+    """
+
+    tile_max: Tensor
+    tile_sum: Tensor
+    row_max: Tensor
+    row_sum: Tensor
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One token a row.
+
+    Attributes:
+        token_ids: int64 [B]; -1 where `error` is set.
+        margin: float64 [B]; second best over best score, minus 1 (greedy: the logit gap).
+        error: int64 [B], a `RowError` each.
+        stats: TileStats if asked for; greedy and failed rows hold zeros.
+    """
+
+    token_ids: Tensor
+    margin: Tensor
+    error: Tensor
+    stats: TileStats | None = None
+
+
+def sample(
+    logits: Tensor,
+    address: Address,
+    *,
+    temperature: float | Tensor | np.ndarray = 1.0,
+    method: Method = "race",
+    impl: Impl = "auto",
+    return_stats: bool = False,
+    trace: Trace | None = None,
+) -> Sampled:
+    """Draws one token from each row of logits with the noise at each row's address.
+
+    Args:
+        logits: Floating point [B, V]; -inf excludes a token. Not divided by temperature.
+        address: B addresses from `fairdraft.noise.address`.
+        temperature: Scalar or [B], 0..1e8; below 1e-5 the row is greedy (ties to the lowest id).
+        method: "race" (two levels, the default) or "gumbel" (a number for every token).
+        impl: "auto", "reference" or "cpu"; refused if it cannot run.
+        return_stats: Also return the tile statistics of the pass.
+        trace: Records every address with a digest of what was raced.
+
+    Returns:
+        Sampled. A row that holds NaN or +inf, or has no token left, gets an error code and
+        token -1; the other rows are untouched.
+
+    Raises:
+        ValueError: If a shape, dtype or parameter is out of range.
+
+    Noise:
+        The given address, lanes 0..V-1 at token level and 0..T-1 at tile level. Greedy rows: none.
+
+    Law:
+        softmax(logits / temperature) for each row, to the arithmetic in `docs/derivation.md`.
+    """
+    values = rows.as_rows("logits", logits, dims=2)
+    count = len(values)
+    if len(address) != count:
+        raise ValueError(f"address names {len(address)} draws for {count} rows; give one a row")
+    if method not in ("race", "gumbel"):
+        raise ValueError(f"method = {method!r} is unknown; choose 'race' or 'gumbel'")
+    scales = rows.temperature_scales(rows.as_temperatures("temperature", temperature, count))
+    stats = _empty_stats(count, values.shape[1]) if return_stats else None
+    if resolve_impl(impl) == "cpu":
+        from fairdraft.ops.cpu.sample import sample_cpu as implementation
+    else:
+        implementation = sample_reference
+    token_ids, margin, error = implementation(values, scales, address, method, stats)
+    if trace is not None:
+        drawn = np.flatnonzero((scales > 0) & (error == RowError.NONE))
+        trace.record(address[drawn], [digest(values[b], scales[b]) for b in drawn])
+    return Sampled(
+        torch.from_numpy(token_ids),
+        torch.from_numpy(margin),
+        torch.from_numpy(error),
+        None if stats is None else TileStats(*(torch.from_numpy(part) for part in stats)),
+    )
+
+
+Stats = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def _empty_stats(count: int, vocab_size: int) -> Stats:
+    num_tiles = -(-vocab_size // TILE)
+    return (
+        np.zeros((count, num_tiles), np.float32),
+        np.zeros((count, num_tiles), np.float32),
+        np.zeros(count, np.float32),
+        np.zeros(count, np.int64),
+    )
+
+
+def sample_reference(
+    values: np.ndarray, scales: np.ndarray, at: Address, method: Method, stats: Stats | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The specification of `sample`, row by row: token_ids, margin, error."""
+    count = len(values)
+    token_ids = np.full(count, PLACEHOLDER_TOKEN_ID, np.int64)
+    margin, error = np.zeros(count), np.zeros(count, np.int64)
+    for b, row in enumerate(values):
+        error[b] = rows.row_error(row)
+        if error[b]:
+            continue
+        if scales[b] == 0:
+            token_ids[b], margin[b] = greedy(row)
+        elif method == "gumbel":
+            c = scales[b]
+            with np.errstate(over="ignore"):
+                weights = exp2_weights(row - row.max(), c)
+            token_ids[b], margin[b] = flat_race(weights, at, b)
+        else:
+            law = row_weights(row, scales[b])
+            token_ids[b], margin[b] = race(law, at, b)
+            if stats is not None:
+                stats[0][b], stats[1][b] = law.tile_max, law.tile_sum
+                stats[2][b], stats[3][b] = law.row_max, law.total
+    return token_ids, margin, error
+
+
+def greedy(row: np.ndarray) -> tuple[int, float]:
+    """The largest logit's id, ties to the lowest, and its lead over the second."""
+    best = int(row.argmax())
+    rest = np.delete(row, best)
+    return best, float(row[best]) - float(rest.max()) if len(rest) else np.inf

@@ -1,0 +1,355 @@
+"""Verification of a chain of drafts in one call: accept a prefix, sample one token more.
+
+Axes: B rows, K drafts, V vocabulary, C candidates of a sparse draft law.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft import noise
+from fairdraft.noise import Stream, Trace
+from fairdraft.noise.address import as_keys
+from fairdraft.noise.trace import digest
+from fairdraft.ops import rows
+from fairdraft.ops.dispatch import Impl, resolve_impl
+from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
+
+Rule = Literal["token"]
+
+
+@dataclass(frozen=True)
+class SparseLogits:
+    """A draft law on C candidates: int64 token_ids [B, K, C] (-1 pads) and float logits."""
+
+    token_ids: Tensor
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class DecisionWeights:
+    """The rule's weights without any noise, for exact enumeration.
+
+    Attributes:
+        accept_probability: float64 [B, K], for each present draft, given that it is tested.
+        next_law: float64 [B, K + 1, V], the law of the token emitted if the walk ends at a row.
+    """
+
+    accept_probability: Tensor
+    next_law: Tensor
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a round emits.
+
+    Attributes:
+        token_ids: int64 [B, K + 1], accepted drafts and one token more, padded with -1.
+        num_accepted_tokens: int64 [B], 0..K, the last token excluded.
+        num_emitted_tokens: int64 [B], accepted + 1; only the accepted ones if `error` is set.
+        last_stream: int64 [B], the `Stream` that the last token counts for (greedy rows too).
+        margin: float64 [B, K + 1], how far each decision was from another one: second over
+            best score minus 1, and likewise for acceptance tests (greedy: the logit gap).
+        error: int64 [B], a `RowError` each; only rows that the walk read count.
+        num_broken: How many sampled drafts had q = 0, a broken contract; they were rejected.
+        weights: DecisionWeights if asked for.
+    """
+
+    token_ids: Tensor
+    num_accepted_tokens: Tensor
+    num_emitted_tokens: Tensor
+    last_stream: Tensor
+    margin: Tensor
+    error: Tensor
+    num_broken: int
+    weights: DecisionWeights | None = None
+
+
+class ChainInputs(NamedTuple):
+    """Checked NumPy inputs of the implementations; scales are log2(e) / T, 0 for greedy."""
+
+    target: np.ndarray  # float32 [B, K + 1, V]
+    draft: np.ndarray  # float32 [B, K, V], empty if every draft is a point mass
+    token_ids: np.ndarray  # int64 [B, K]
+    num_drafts: np.ndarray  # int64 [B], present ones
+    target_scale: np.ndarray  # float32 [B]
+    draft_scale: np.ndarray  # float32 [B]
+    is_point_mass: np.ndarray  # bool [B]
+    is_forbidden: np.ndarray  # bool [B, K]
+    accept_at: noise.Address  # [B * K]
+    final_at: noise.Address  # [B * (K + 1)]
+
+
+class ChainOutputs(NamedTuple):
+    """What an implementation fills in; see `Verdict`."""
+
+    token_ids: np.ndarray
+    num_accepted: np.ndarray
+    margin: np.ndarray
+    error: np.ndarray
+    num_broken: np.ndarray
+
+
+def verify_chain(
+    target_logits: Tensor,
+    draft_token_ids: Tensor,
+    num_draft_tokens: Tensor,
+    *,
+    draft_logits: Tensor | SparseLogits | None,
+    key: Any,
+    anchor: Any,
+    sample: Any = 0,
+    temperature: Any = 1.0,
+    draft_temperature: Any = None,
+    point_mass: Tensor | None = None,
+    forbidden: Tensor | None = None,
+    rule: Rule = "token",
+    return_weights: bool = False,
+    impl: Impl = "auto",
+    trace: Trace | None = None,
+) -> Verdict:
+    """Accepts a prefix of each chain of drafts and samples the one token that follows it.
+
+    Args:
+        target_logits: Floating point [B, K + 1, V]; row r is the law after r drafts. Filtered
+            (-inf) but not divided by temperature.
+        draft_token_ids: int64 [B, K]. -1 ends a row's drafts (absent); any other id outside the
+            vocabulary is forbidden.
+        num_draft_tokens: int64 [B], 0..K present drafts of each row.
+        draft_logits: [B, K, V] exactly as they were sampled, SparseLogits, or None: every draft
+            is a point mass.
+        key, anchor, sample: Request key (uint64), index of the first undecided token and sample
+            index, scalar or [B]: they name the noise.
+        temperature: Scalar or [B]; below 1e-5 the row is greedy, whatever its drafts are.
+        draft_temperature: What drafts were sampled with; None for `temperature`.
+        point_mass: bool [B], rows whose drafts are point masses in spite of `draft_logits`.
+        forbidden: bool [B, K], drafts with p = 0 (a grammar, say). A forbidden draft keeps its q,
+            is rejected, and rows after it are not read.
+        rule: "token" (Leviathan et al. 2023, algorithm 1).
+        return_weights: Also return the noise-free decision weights (for tests: B (K+1) V float64).
+        impl: "auto", "reference" or "cpu"; refused if it cannot run.
+        trace: Records every address used with a digest of what was tested or raced.
+
+    Returns:
+        Verdict. A row that the walk reads and that holds NaN, +inf or no token is an error of its
+        request: accepted tokens stand, nothing follows them.
+
+    Raises:
+        ValueError: If a shape, dtype or parameter is out of range.
+
+    Noise:
+        ACCEPT at position anchor + i, node i + 1 for each draft tested; RESIDUAL at anchor + r,
+        node r after a rejection at row r, or BONUS after the last draft; TARGET at anchor 0 for
+        rows without drafts. Point masses race at each row walked and consume no ACCEPT.
+
+    Law:
+        If draft i was drawn from softmax(draft_logits_i / draft_temperature) with other noise,
+        every emitted token follows softmax(target_logits / temperature) at its row, exactly
+        given the logits (`docs/derivation.md`).
+    """
+    if rule != "token":
+        raise ValueError(f"rule = {rule!r} is not built in this release; use 'token'")
+    inputs = _chain_inputs(
+        target_logits,
+        draft_token_ids,
+        num_draft_tokens,
+        draft_logits,
+        (temperature, draft_temperature),
+        (point_mass, forbidden),
+        (key, anchor, sample),
+    )
+    is_cpu = resolve_impl(impl) == "cpu"
+    if is_cpu:
+        from fairdraft.ops.cpu.verify import verify_cpu as implementation
+    else:
+        from fairdraft.ops.chain import verify_reference as implementation
+    outputs = _empty_outputs(*inputs.target.shape[:2])
+    implementation(inputs, outputs)
+    last_stream = _last_stream(inputs, outputs)
+    if trace is not None:
+        _record(trace, inputs, outputs)
+    weights = _weights(inputs, is_cpu) if return_weights else None
+    return Verdict(
+        torch.from_numpy(outputs.token_ids),
+        torch.from_numpy(outputs.num_accepted),
+        torch.from_numpy(outputs.num_accepted + (outputs.error == RowError.NONE)),
+        torch.from_numpy(last_stream),
+        torch.from_numpy(outputs.margin),
+        torch.from_numpy(outputs.error),
+        int(outputs.num_broken.sum()),
+        weights,
+    )
+
+
+def _chain_inputs(target_logits, draft_token_ids, num_draft_tokens, draft_logits, temps, marks, at):
+    target = rows.as_rows("target_logits", target_logits, dims=3)
+    count, num_rows, vocab_size = target.shape
+    depth = num_rows - 1
+    token_ids = _token_ids(draft_token_ids, count, depth)
+    num_drafts = _num_drafts(num_draft_tokens, token_ids)
+    temperature = rows.as_temperatures("temperature", temps[0], count)
+    draft_temperature = temperature
+    if temps[1] is not None:
+        draft_temperature = rows.as_temperatures("draft_temperature", temps[1], count)
+    draft = _draft_rows(draft_logits, (count, depth, vocab_size))
+    point_mass, forbidden = marks
+    is_point_mass = np.full(count, draft_logits is None)
+    if point_mass is not None:
+        is_point_mass |= rows.as_vector("point_mass", point_mass, count, np.bool_)
+    # a greedy drafter is a point mass, whatever it was greedy about
+    is_point_mass |= rows.temperature_scales(draft_temperature) == 0
+    is_forbidden = (token_ids < 0) | (token_ids >= vocab_size)
+    if forbidden is not None:
+        if tuple(forbidden.shape) != (count, depth):
+            raise ValueError(f"forbidden has shape {tuple(forbidden.shape)}, not {(count, depth)}")
+        is_forbidden |= np.asarray(forbidden, np.bool_)
+    accept_at, final_at = _addresses(at, num_drafts, depth)
+    return ChainInputs(
+        target,
+        draft,
+        token_ids,
+        num_drafts,
+        rows.temperature_scales(temperature),
+        rows.temperature_scales(draft_temperature),
+        is_point_mass,
+        is_forbidden,
+        accept_at,
+        final_at,
+    )
+
+
+def _token_ids(draft_token_ids: Tensor, count: int, depth: int) -> np.ndarray:
+    array = np.asarray(draft_token_ids)
+    if array.shape != (count, depth) or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"draft_token_ids has shape {array.shape} and dtype {array.dtype}; target_logits of "
+            f"{depth + 1} rows need int64 {(count, depth)}"
+        )
+    return np.ascontiguousarray(array, np.int64)
+
+
+def _num_drafts(num_draft_tokens: Any, token_ids: np.ndarray) -> np.ndarray:
+    count, depth = token_ids.shape
+    given = rows.as_vector("num_draft_tokens", num_draft_tokens, count, np.int64)
+    if count and (given.min() < 0 or given.max() > depth):
+        bad = given[(given < 0) | (given > depth)][0]
+        raise ValueError(f"num_draft_tokens = {bad} is outside 0..{depth}, the drafts given")
+    is_absent = np.concatenate(
+        [token_ids == PLACEHOLDER_TOKEN_ID, np.ones((count, 1), np.bool_)], axis=1
+    )
+    return np.minimum(given, is_absent.argmax(1))
+
+
+def _draft_rows(
+    draft_logits: Tensor | SparseLogits | None, shape: tuple[int, int, int]
+) -> np.ndarray:
+    if draft_logits is None:
+        return np.empty((0, 0, shape[2]), np.float32)
+    if isinstance(draft_logits, SparseLogits):
+        return _dense_rows(draft_logits, shape)
+    draft = rows.as_rows("draft_logits", draft_logits, dims=3)
+    if draft.shape != shape:
+        raise ValueError(f"draft_logits has shape {draft.shape}; target_logits need {shape}")
+    return draft
+
+
+def _dense_rows(sparse: SparseLogits, shape: tuple[int, int, int]) -> np.ndarray:
+    logits = rows.as_rows("draft_logits.logits", sparse.logits, dims=3)
+    ids = np.asarray(sparse.token_ids)
+    if ids.shape != logits.shape or ids.shape[:2] != shape[:2]:
+        raise ValueError(
+            f"draft_logits has candidates of shape {ids.shape} and logits of shape {logits.shape}; "
+            f"both must be {(*shape[:2], 'C')}"
+        )
+    if ids.size and (ids.max() >= shape[2] or ids.min() < PLACEHOLDER_TOKEN_ID):
+        bad = ids[(ids >= shape[2]) | (ids < PLACEHOLDER_TOKEN_ID)][0]
+        raise ValueError(f"draft_logits has candidate {bad} outside a vocabulary of {shape[2]}")
+    ordered = np.sort(ids, axis=-1)
+    if ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any():
+        raise ValueError("draft_logits names a candidate twice in one row; merge it first")
+    dense = np.full((*shape[:2], shape[2] + 1), -np.inf, np.float32)
+    np.put_along_axis(dense, np.where(ids < 0, shape[2], ids), logits, axis=-1)
+    return np.ascontiguousarray(dense[..., :-1])
+
+
+def _addresses(at, num_drafts: np.ndarray, depth: int) -> tuple[noise.Address, noise.Address]:
+    key, anchor, sample = at
+    count = len(num_drafts)
+    keys = np.broadcast_to(as_keys(key), (count,))[:, None]
+    anchors = rows.as_vector("anchor", anchor, count, np.int64)[:, None]
+    samples = rows.as_vector("sample", sample, count, np.int64)[:, None]
+    nodes = np.arange(depth + 1)
+    accept_at = noise.address(
+        Stream.ACCEPT,
+        key=keys,
+        position=anchors + nodes[:-1],
+        anchor=anchors,
+        node=nodes[1:],
+        sample=samples,
+    )
+    last = num_drafts[:, None]
+    streams = np.where(nodes < last, int(Stream.RESIDUAL), int(Stream.BONUS))
+    streams = np.where(last == 0, int(Stream.TARGET), streams)
+    final_at = noise.address(
+        streams,
+        key=keys,
+        position=anchors + nodes,
+        anchor=np.where(last == 0, 0, anchors),
+        node=np.where(last == 0, 0, nodes),
+        sample=samples,
+    )
+    return accept_at, final_at
+
+
+def _empty_outputs(count: int, num_rows: int) -> ChainOutputs:
+    return ChainOutputs(
+        np.full((count, num_rows), PLACEHOLDER_TOKEN_ID, np.int64),
+        np.zeros(count, np.int64),
+        np.zeros((count, num_rows)),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+    )
+
+
+def _last_stream(inputs: ChainInputs, outputs: ChainOutputs) -> np.ndarray:
+    is_bonus = outputs.num_accepted == inputs.num_drafts
+    stream = np.where(is_bonus, int(Stream.BONUS), int(Stream.RESIDUAL))
+    stream = np.where(inputs.num_drafts == 0, int(Stream.TARGET), stream)
+    return np.where(outputs.error == RowError.NONE, stream, 0).astype(np.int64)
+
+
+def _record(trace: Trace, inputs: ChainInputs, outputs: ChainOutputs) -> None:
+    depth = inputs.token_ids.shape[1]
+    for b in np.flatnonzero(inputs.target_scale > 0):
+        accepted, present = int(outputs.num_accepted[b]), int(inputs.num_drafts[b])
+        if inputs.is_point_mass[b]:
+            walked = range(accepted + (outputs.error[b] == RowError.NONE))
+            target = inputs.target[b]
+            parts = [digest(target[r], inputs.target_scale[b]) for r in walked]
+            trace.record(inputs.final_at[[b * (depth + 1) + r for r in walked]], parts)
+            continue
+        tested = range(min(accepted + 1, present))
+        pair = [(inputs.target[b, i], inputs.draft[b, i]) for i in tested]
+        parts = [digest(*pair[i], inputs.token_ids[b, i]) for i in tested]
+        trace.record(inputs.accept_at[[b * depth + i for i in tested]], parts)
+        if outputs.error[b] == RowError.NONE:
+            raced = pair[accepted] if accepted < present else (inputs.target[b, accepted],)
+            part = digest(*raced, inputs.target_scale[b])
+            trace.record(inputs.final_at[[b * (depth + 1) + accepted]], [part])
+
+
+def _weights(inputs: ChainInputs, is_cpu: bool) -> DecisionWeights:
+    if is_cpu:
+        from fairdraft.ops.cpu.verify import decision_weights_cpu as implementation
+    else:
+        from fairdraft.ops.chain import decision_weights_reference as implementation
+    count, num_rows, vocab_size = inputs.target.shape
+    accept = np.zeros((count, num_rows - 1))
+    law = np.zeros((count, num_rows, vocab_size))
+    implementation(inputs, accept, law)
+    return DecisionWeights(torch.from_numpy(accept), torch.from_numpy(law))
