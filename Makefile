@@ -20,7 +20,7 @@ help:
 	@echo "make clean   remove $(VENV) and caches"
 
 run: $(VENV)/.installed
-	@$(BIN)/fairdraft generate $(RUN_ARGS)
+	@$(BIN)/fairdraft generate $(RUN_ARGS) </dev/null
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -28,7 +28,7 @@ test: lint
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .

@@ -23,7 +23,7 @@ RANKS = {
     "server": 6,
     "cli": 7,
 }
-PURE_ROOMS = {"stats": {"numpy"}, "noise": {"numpy", "numba"}}
+PURE_ROOMS = {"stats": {"numpy"}, "noise": {"numpy", "numba", "llvmlite"}}
 NOISY_SPECULATOR_FILES = {"sampler.py"}
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
