@@ -1,0 +1,166 @@
+"""Drafts from a smaller model with a KV cache of its own.
+
+Meets (a): each draft is sampled by the shared sampler from the logits that are handed on as q.
+Meets (b): how many drafts a row gets follows from its limits alone. Sources: Leviathan et al.
+2023; Chen et al. 2023. Axes: B rows, K drafted, V vocabulary of the target.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft.models import CausalLM
+from fairdraft.ops import PLACEHOLDER_TOKEN_ID, RowError
+from fairdraft.speculators.proposal import DraftState, Proposal
+from fairdraft.speculators.vocabulary import VocabularyMap
+
+#: rows that lag by more tokens than this are prefilled alone, so that the batch is not padded
+MAX_LAG = 8
+
+
+class DraftModelSpeculator:
+    """Samples drafts token by token from its own checkpoint.
+
+    Invariant: the cache of row b holds its first `_num_cached[b]` decided tokens. A round feeds
+    the decided tokens that are missing, usually one or two, then its own drafts but the last.
+    """
+
+    name = "draft_model"
+
+    def __init__(
+        self,
+        model: CausalLM,
+        num_speculative_tokens: int,
+        vocabulary: VocabularyMap,
+        *,
+        greedy: bool = False,
+        max_rows: int = 64,
+    ) -> None:
+        self.model = model
+        self.num_speculative_tokens = num_speculative_tokens
+        self.vocabulary = vocabulary
+        self.greedy = greedy
+        self._cache = model.new_cache()
+        self._num_cached = np.zeros(max_rows, np.int64)
+        self._num_fed = np.zeros(0, np.int64)
+        self._laws = torch.empty(0)
+
+    def propose(self, state: DraftState) -> Proposal:
+        """Drafts `max_draft_tokens` for each row, fewer where the draft's own context ends.
+
+        Noise:
+            One DRAFT race for each draft, none when greedy.
+        """
+        anchor = state.num_decided
+        # draft i is fed at position anchor + i - 1, and the last one is not fed
+        room = self.model.max_model_len - anchor + 1
+        counts = np.clip(np.minimum(state.max_draft_tokens, room), 0, None)
+        num_steps = int(counts.max(initial=0))
+        self._num_fed = np.maximum(counts - 1, 0)
+        if not num_steps:
+            return Proposal.empty(state.num_rows)
+        drafts = torch.full((state.num_rows, num_steps), PLACEHOLDER_TOKEN_ID, dtype=torch.int64)
+        laws = None if self.greedy else self._law_buffer(state.num_rows, num_steps)
+        errors: dict[int, str] = {}
+        rows = np.flatnonzero(counts > 0)
+        logits = self._feed_decided(state, rows)
+        for step in range(1, num_steps + 1):
+            if step > 1:
+                rows = np.flatnonzero(counts >= step)
+                if not len(rows):
+                    break
+                logits = self._feed_drafts(drafts[:, step - 2], anchor + step - 2, rows)
+            law = self.vocabulary.fit(logits)
+            drawn = state.sampler.draw(law, step, rows, greedy=self.greedy)
+            index = slice(None) if len(rows) == state.num_rows else torch.from_numpy(rows)
+            drafts[index, step - 1] = drawn.token_ids
+            if laws is not None:
+                laws[index, step - 1] = drawn.logits
+            if drawn.error.any():
+                errors |= self._note_errors(rows, drawn.error, step)
+                counts[list(errors)] = 0
+        return Proposal(drafts, torch.from_numpy(counts), laws, errors=errors or None)
+
+    def commit(self, num_accepted_tokens: np.ndarray) -> None:
+        """Keeps the cached drafts that stood; the rest is rolled back by position."""
+        self._num_cached[: len(self._num_fed)] += np.minimum(self._num_fed, num_accepted_tokens)
+
+    def admit_row(self, row: int) -> None:
+        """Starts the row with nothing cached; its next round feeds every decided token."""
+        self._num_cached[row] = 0
+
+    def move_row(self, source: int, destination: int) -> None:
+        """Moves the row's cache."""
+        self._cache.move_row(source, destination)
+        self._num_cached[destination] = self._num_cached[source]
+        self._num_cached[source] = 0
+
+    def drop_row(self, row: int) -> None:
+        """Frees the row's cache."""
+        self._cache.drop_row(row)
+        self._num_cached[row] = 0
+
+    def _feed_decided(self, state: DraftState, rows: np.ndarray) -> Tensor:
+        """Feeds what is decided and not cached; returns the logits of each row's first draft."""
+        cached = self._num_cached[: state.num_rows]
+        lag = np.zeros(state.num_rows, np.int64)
+        lag[rows] = state.num_decided[rows] - cached[rows]
+        late = lag > MAX_LAG
+        if late.any():
+            self._prefill(state, late)
+            lag[late] = 1
+        columns = np.arange(int(lag.max()))
+        at = np.minimum(cached[:, None] + columns, state.token_ids.shape[1] - 1)
+        tokens = np.take_along_axis(state.token_ids[: state.num_rows], at, axis=1)
+        logits = self._forward(torch.from_numpy(tokens), cached, lag)
+        cached += lag
+        return _pick(logits, rows)
+
+    def _prefill(self, state: DraftState, late: np.ndarray) -> None:
+        """Feeds all decided tokens but the last of the rows that lag far behind."""
+        first, last = np.flatnonzero(late)[[0, -1]]
+        span = range(first, last + 1)
+        start = [int(self._num_cached[row]) for row in span]
+        texts = [
+            state.token_ids[row, begin : state.num_decided[row] - 1].tolist() if late[row] else []
+            for row, begin in zip(span, start, strict=True)
+        ]
+        self.model.prefill(texts, self._cache, first_row=int(first), start=start)
+        self._num_cached[: len(late)][late] = state.num_decided[late] - 1
+
+    def _feed_drafts(self, token_ids: Tensor, position: np.ndarray, rows: np.ndarray) -> Tensor:
+        """Feeds one draft of each row; returns the logits of the next."""
+        count = np.zeros(len(position), np.int64)
+        count[rows] = 1
+        return _pick(self._forward(token_ids[:, None], position, count), rows)
+
+    def _forward(self, token_ids: Tensor, start: np.ndarray, num_tokens: np.ndarray) -> Tensor:
+        # a row past the draft's context feeds nothing, but its start must be legal
+        start = np.minimum(start, self.model.max_model_len)
+        return self.model.forward(
+            token_ids,
+            torch.from_numpy(start),
+            self._cache,
+            num_tokens=torch.from_numpy(num_tokens),
+            last_only=True,
+        )
+
+    def _law_buffer(self, num_rows: int, num_steps: int) -> Tensor:
+        size = num_rows * num_steps * self.vocabulary.target_size
+        if self._laws.numel() < size:
+            self._laws = torch.empty(size)
+        return self._laws[:size].view(num_rows, num_steps, self.vocabulary.target_size)
+
+    def _note_errors(self, rows: np.ndarray, error: Tensor, step: int) -> dict[int, str]:
+        return {
+            int(row): f"draft model {self.model.name!r}, draft {step} of the round: "
+            f"{RowError(code).message}"
+            for row, code in zip(rows, error.tolist(), strict=True)
+            if code
+        }
+
+
+def _pick(logits: Tensor, rows: np.ndarray) -> Tensor:
+    return logits if len(rows) == len(logits) else logits[torch.from_numpy(rows)]

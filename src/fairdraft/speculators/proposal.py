@@ -1,0 +1,106 @@
+"""The contract between a speculator and the engine.
+
+Let H_i be everything before the round, the drafts x_<i, and private randomness that no ACCEPT,
+RESIDUAL, BONUS or TARGET draw uses. A speculator promises: (a) q_i is the exact law of x_i given
+H_i, in the numbers actually used; (b) whether draft i is present is decided from H_i and q_i
+alone, never from x_i nor from anything computed from x_i; (c) the same for selecting, reordering
+and merging proposals. Under (a) to (c) the verification rules are exact for ragged K.
+
+Axes: B rows, K drafted, V vocabulary of the target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft.ops import PLACEHOLDER_TOKEN_ID, SparseLogits
+
+if TYPE_CHECKING:
+    from fairdraft.speculators.sampler import SharedSampler
+
+
+@dataclass
+class Proposal:
+    """Drafted tokens of one round and the law they were drawn from.
+
+    Attributes:
+        token_ids: Drafts [B, K], int64, padded with PLACEHOLDER_TOKEN_ID.
+        num_draft_tokens: Drafts present in each row [B], int64.
+        draft_logits: What each draft was sampled from [B, K, V]; None for point masses.
+        draft_temperature: Temperature of `draft_logits` [B]; None for the request's own.
+        forbidden: Drafts that keep their q but have target probability 0 [B, K]; None for none.
+        errors: Row to message, for rows whose drafts could not be drawn; they fail.
+    """
+
+    token_ids: Tensor
+    num_draft_tokens: Tensor
+    draft_logits: Tensor | SparseLogits | None = None
+    draft_temperature: Tensor | None = None
+    forbidden: Tensor | None = None
+    errors: dict[int, str] | None = None
+
+    @classmethod
+    def empty(cls, num_rows: int) -> Proposal:
+        """A proposal without drafts: every row decodes plainly."""
+        return cls(
+            token_ids=torch.full((num_rows, 0), PLACEHOLDER_TOKEN_ID, dtype=torch.int64),
+            num_draft_tokens=torch.zeros(num_rows, dtype=torch.int64),
+        )
+
+
+@dataclass
+class DraftState:
+    """What a speculator may see of a round.
+
+    Attributes:
+        token_ids: Decided ids, prompt and output [B, L], int64; row b holds `num_decided[b]`.
+        num_decided: Decided tokens of each row [B]; also the round's anchor.
+        max_draft_tokens: Most drafts that each row has room for [B], from its limits alone.
+        sampler: Draws drafts at the round's addresses, under each row's temperature and filters.
+    """
+
+    token_ids: np.ndarray
+    num_decided: np.ndarray
+    max_draft_tokens: np.ndarray
+    sampler: SharedSampler
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the batch, B."""
+        return len(self.num_decided)
+
+
+class Speculator(Protocol):
+    """Proposes tokens; never touches noise.
+
+    Rows are numbered as in the engine's batch. A speculator with state per row keeps it in step
+    through `admit_row`, `move_row` and `drop_row`; `commit` ends a round.
+    """
+
+    name: str
+    num_speculative_tokens: int
+
+    def propose(self, state: DraftState) -> Proposal:
+        """Drafts up to `state.max_draft_tokens` for each row."""
+        ...
+
+    def commit(self, num_accepted_tokens: np.ndarray) -> None:
+        """Learns how many drafts of each row stood; called once after each `propose`."""
+        ...
+
+    def admit_row(self, row: int) -> None:
+        """A sequence takes `row`, with whatever tokens are decided by then."""
+        ...
+
+    def move_row(self, source: int, destination: int) -> None:
+        """The sequence in `source` moves to `destination`, which is free."""
+        ...
+
+    def drop_row(self, row: int) -> None:
+        """The sequence in `row` left, finished or preempted."""
+        ...

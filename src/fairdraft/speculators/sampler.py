@@ -1,0 +1,116 @@
+"""The shared sampler: the only part of the speculators that touches noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft import ops
+from fairdraft.noise import Stream, Trace, address
+from fairdraft.ops import Impl
+
+
+@dataclass
+class Drawn:
+    """One draft for each row.
+
+    Attributes:
+        token_ids: [B], int64; PLACEHOLDER_TOKEN_ID where `error` is set.
+        logits: The law that was sampled, at the row's temperature [B, V]; the numbers themselves.
+        error: [B], int64; 0 where a token was drawn.
+    """
+
+    token_ids: Tensor
+    logits: Tensor
+    error: Tensor
+
+
+@dataclass
+class SharedSampler:
+    """Draws the drafts of one round under each request's temperature and filters.
+
+    Attributes:
+        key: Request keys [B], uint64.
+        sample: Which of the request's samples [B].
+        anchor: Decided tokens when the round began [B].
+        temperature: [B], float64; 0 makes a row greedy.
+        top_k, top_p, min_p: [B]; 0, 1 and 0 are off.
+        filtered: Rows with a filter [B], bool.
+        impl: Implementation of the ops.
+        trace: Records every draw, or None.
+    """
+
+    key: np.ndarray
+    sample: np.ndarray
+    anchor: np.ndarray
+    temperature: np.ndarray
+    top_k: np.ndarray
+    top_p: np.ndarray
+    min_p: np.ndarray
+    filtered: np.ndarray
+    impl: Impl = "auto"
+    trace: Trace | None = None
+
+    def draw(self, logits: Tensor, step: int, rows: np.ndarray, *, greedy: bool = False) -> Drawn:
+        """Draws draft `step` of the given rows.
+
+        Args:
+            logits: Draft logits over the target's vocabulary [N, V], one for each of `rows`.
+            step: 1 for the first draft of the round.
+            rows: Rows of the batch [N].
+            greedy: Takes the best token of every row; a point mass that uses no noise.
+
+        Returns:
+            Drawn, whose logits are the filtered law.
+
+        Noise:
+            DRAFT at position anchor + step - 1, anchor, node step.
+
+        Distribution:
+            softmax(logits filtered by the request's top-k, top-p and min-p / temperature).
+        """
+        if greedy:
+            temperature = np.zeros(len(rows))
+        else:
+            temperature = self.temperature[rows]
+            logits = self._filter(logits, rows)
+        anchor = self.anchor[rows]
+        at = address(
+            Stream.DRAFT,
+            key=self.key[rows],
+            position=anchor + (step - 1),
+            anchor=anchor,
+            node=step,
+            sample=self.sample[rows],
+        )
+        drawn = ops.sample(
+            logits,
+            at,
+            temperature=torch.from_numpy(temperature),
+            impl=self.impl,
+            trace=self.trace,
+        )
+        return Drawn(drawn.token_ids, logits, drawn.error)
+
+    def _filter(self, logits: Tensor, rows: np.ndarray) -> Tensor:
+        chosen = np.flatnonzero(self.filtered[rows])
+        if not len(chosen):
+            return logits
+        at = rows[chosen]
+        index = torch.from_numpy(chosen)
+        kept = ops.filter_logits(
+            logits[index],
+            temperature=torch.from_numpy(self.temperature[at]),
+            top_k=torch.from_numpy(self.top_k[at]),
+            top_p=torch.from_numpy(self.top_p[at]),
+            min_p=torch.from_numpy(self.min_p[at]),
+            impl=self.impl,
+        )
+        if len(chosen) == len(rows):
+            return kept
+        logits = logits.clone()
+        logits[index] = kept
+        return logits
