@@ -1,0 +1,115 @@
+"""The `speculative_config` dictionary, with vLLM's keys."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fairdraft.engine.checks import check_integer
+
+METHODS = ("draft_model", "ngram")
+DRAFT_SAMPLE_METHODS = ("probabilistic", "greedy")
+
+
+@dataclass(frozen=True)
+class SpeculativeConfig:
+    """Which speculator proposes, and how many tokens a round.
+
+    Attributes:
+        method: "draft_model" or "ngram"; None reads it from `model`.
+        model: Of the draft model: a path, a name, or a loaded `PreTrainedModel`.
+        tokenizer: Of a loaded draft model, so that its vocabulary can be compared; optional.
+        num_speculative_tokens: Most drafts a round, K, at least 1.
+        draft_sample_method: "probabilistic" samples drafts at the request's temperature and
+            filters; "greedy" proposes the draft's best token, a point mass that uses no noise.
+        prompt_lookup_min: Shortest suffix that prompt lookup searches for, in tokens.
+        prompt_lookup_max: Longest such suffix.
+        check_vocabulary: False skips the comparison of the two tokenizers. The output stays
+            exact; drafts of a foreign vocabulary are only rarely accepted.
+    """
+
+    method: str | None = None
+    model: Any = None
+    tokenizer: Any = None
+    num_speculative_tokens: int = 4
+    draft_sample_method: str = "probabilistic"
+    prompt_lookup_min: int | None = None
+    prompt_lookup_max: int | None = None
+    check_vocabulary: bool = True
+
+    def __post_init__(self) -> None:
+        if self.method is None:
+            by_lookup = isinstance(self.model, str) and self.model == "ngram"
+            inferred = "ngram" if by_lookup else "draft_model"
+            object.__setattr__(self, "method", inferred)
+        if self.method not in METHODS:
+            raise ValueError(
+                f"speculative_config: method={self.method!r} is not known; use one of "
+                f"{', '.join(METHODS)}"
+            )
+        check_integer("num_speculative_tokens", self.num_speculative_tokens)
+        if not 1 <= self.num_speculative_tokens < 1 << 16:
+            raise ValueError(
+                f"num_speculative_tokens={self.num_speculative_tokens!r}: must be from 1 to 65535; "
+                "for no speculation leave speculative_config out"
+            )
+        if self.draft_sample_method not in DRAFT_SAMPLE_METHODS:
+            raise ValueError(
+                f"draft_sample_method={self.draft_sample_method!r}: must be one of "
+                f"{', '.join(DRAFT_SAMPLE_METHODS)}"
+            )
+        if self.method == "ngram":
+            self._settle_lookup()
+        else:
+            self._check_draft_model()
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> SpeculativeConfig:
+        """Reads vLLM's dictionary; a key it does not know is refused by name.
+
+        Raises:
+            ValueError: If a key is unknown or a value is out of range.
+        """
+        if not isinstance(config, Mapping):
+            raise ValueError(
+                f"speculative_config must be a dict such as {{'method': 'ngram'}}, not {config!r}"
+            )
+        known = [field.name for field in fields(cls)]
+        for key in config:
+            if key in known:
+                continue
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
+            raise ValueError(f"speculative_config: unknown key {key!r}; {hint}")
+        return cls(**config)
+
+    def _settle_lookup(self) -> None:
+        longest, shortest = self.prompt_lookup_max, self.prompt_lookup_min
+        if longest is None:
+            longest = max(5, shortest or 0)
+        if shortest is None:
+            shortest = min(2, longest)
+        check_integer("prompt_lookup_min", shortest)
+        check_integer("prompt_lookup_max", longest)
+        if not 1 <= shortest <= longest:
+            raise ValueError(
+                f"prompt_lookup_min={shortest}, prompt_lookup_max={longest}: must satisfy "
+                "1 <= min <= max"
+            )
+        object.__setattr__(self, "prompt_lookup_min", shortest)
+        object.__setattr__(self, "prompt_lookup_max", longest)
+
+    def _check_draft_model(self) -> None:
+        if self.model is None:
+            raise ValueError(
+                "speculative_config: method 'draft_model' needs 'model', a path, a name or a "
+                "loaded model; for drafts without a model use method 'ngram'"
+            )
+        for key in ("prompt_lookup_min", "prompt_lookup_max"):
+            if getattr(self, key) is not None:
+                raise ValueError(
+                    f"speculative_config: {key}={getattr(self, key)!r} belongs to method 'ngram', "
+                    "not to 'draft_model'"
+                )

@@ -1,0 +1,162 @@
+"""The engine's loop: admit, run one round, commit it, retire what ended."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from fairdraft.engine.commit import commit
+from fairdraft.engine.detokenize import Detokenizer
+from fairdraft.engine.request import Request, Sequence
+from fairdraft.engine.round import RoundRunner
+from fairdraft.engine.rows import RowTable
+from fairdraft.engine.scheduler import Scheduler
+from fairdraft.engine.stopping import SequenceText
+from fairdraft.models import CausalLM
+from fairdraft.noise import Trace
+from fairdraft.ops import Impl
+from fairdraft.speculators import Speculator
+
+
+class Engine:
+    """Runs requests in one batch, one round at a time.
+
+    Attributes:
+        target: The model whose law is sampled.
+        speculator: What proposes drafts, or None for plain decoding.
+        requests: Requests that have not ended, by id.
+    """
+
+    def __init__(
+        self,
+        target: CausalLM,
+        speculator: Speculator | None,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        impl: Impl = "auto",
+        trace: Trace | None = None,
+    ) -> None:
+        self.target = target
+        self.speculator = speculator
+        self.requests: dict[str, Request] = {}
+        self._runner = RoundRunner(target, speculator, impl=impl, trace=trace)
+        num_drafts = speculator.num_speculative_tokens if speculator is not None else 0
+        rows = RowTable(max_num_seqs, num_drafts, max_model_len)
+        self._scheduler = Scheduler(rows, self._runner)
+        self._lock = threading.RLock()
+
+    @property
+    def rows(self) -> RowTable:
+        """The running batch."""
+        return self._scheduler.rows
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request has not ended."""
+        return self._scheduler.has_work
+
+    def add(self, request: Request) -> None:
+        """Queues a request; its id must not be in use."""
+        assert request.request_id not in self.requests
+        stops = request.params.stop_strings
+        if self.target.tokenizer is not None and (stops or request.is_streamed):
+            for sequence in request.sequences:
+                sequence.text = self._new_text(request)
+        with self._lock:
+            self.requests[request.request_id] = request
+            self._scheduler.add(request)
+
+    def step(self) -> list[Request]:
+        """Runs one round of the batch; returns the requests that ended in it."""
+        with self._lock, torch.inference_mode():
+            self._scheduler.admit()
+            rows = self.rows
+            if not rows.num_rows:
+                return []
+            result = self._runner.run(rows)
+            finished: list[Request] = []
+            # from the last row down, so that a batch that ends at once moves nothing
+            for row in reversed(commit(rows, result, self.target.tokenizer)):
+                self._retire(self._scheduler.remove(row), finished)
+            finished.reverse()
+            return finished
+
+    def preempt(self, request_id: str) -> None:
+        """Drops what is cached for a request; it goes on later from its ids, under its key.
+
+        Raises:
+            ValueError: If no such request is running or waiting.
+        """
+        with self._lock, torch.inference_mode():
+            self._scheduler.preempt(self._find(request_id))
+
+    def abort(self, request_id: str) -> Request:
+        """Ends a request where it stands, with finish reason "abort".
+
+        Raises:
+            ValueError: If no such request is running or waiting.
+        """
+        with self._lock, torch.inference_mode():
+            request = self._find(request_id)
+            self._scheduler.abort(request)
+            for sequence in request.sequences:
+                self._settle_text(sequence)
+            self._end(request)
+            return request
+
+    def num_decided(self, request: Request) -> int:
+        """Tokens emitted so far by all samples of a request."""
+        total = 0
+        for sequence in request.sequences:
+            if sequence.row >= 0:
+                record = self.rows.records[sequence.row]
+                total += int(record["num_decided"] - record["prompt_length"])
+            else:
+                total += len(sequence.token_ids)
+        return total
+
+    def _find(self, request_id: str) -> Request:
+        if request_id not in self.requests:
+            raise ValueError(f"request {request_id!r} is not running; it ended or never began")
+        return self.requests[request_id]
+
+    def _retire(self, sequence: Sequence, finished: list[Request]) -> None:
+        request = sequence.request
+        self._settle_text(sequence)
+        request.num_unfinished -= 1
+        if not request.num_unfinished:
+            self._end(request)
+            finished.append(request)
+
+    def _end(self, request: Request) -> None:
+        request.num_unfinished = 0
+        request.settle(self._runner.clock)
+        del self.requests[request.request_id]
+
+    def _new_text(self, request: Request) -> SequenceText:
+        detokenizer = Detokenizer(self.target.tokenizer, request.prompt_token_ids)
+        params = request.params
+        return SequenceText(detokenizer, params.stop_strings, params.include_stop_str_in_output)
+
+    def _settle_text(self, sequence: Sequence) -> None:
+        """Writes the text of a sequence that ended."""
+        if self.target.tokenizer is None or sequence.final_text:
+            return
+        if sequence.text is None:
+            shown = sequence.token_ids
+            if _ends_in_stop_token(sequence):
+                shown = shown[:-1]
+            detokenizer = Detokenizer(self.target.tokenizer, sequence.request.prompt_token_ids)
+            sequence.final_text = detokenizer.push(*shown)
+            return
+        sequence.text.finish()
+        sequence.final_text = "".join(piece for piece, _ in sequence.text.released)
+
+
+def _ends_in_stop_token(sequence: Sequence) -> bool:
+    request = sequence.request
+    if sequence.finish_reason != "stop" or request.params.include_stop_str_in_output:
+        return False
+    return sequence.token_ids[-1] in request.stop_ids

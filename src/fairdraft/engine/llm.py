@@ -1,0 +1,276 @@
+"""`LLM`: exact generation from one target, with or without a speculator."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from fairdraft.engine.checks import check_integer
+from fairdraft.engine.config import SpeculativeConfig
+from fairdraft.engine.core import Engine
+from fairdraft.engine.output import GenerationInterrupted, RequestOutput
+from fairdraft.engine.params import SamplingParams
+from fairdraft.engine.prompts import Prompt, match_params, read_prompt, split_prompts
+from fairdraft.engine.request import Request
+from fairdraft.engine.streaming import EventSource
+from fairdraft.models import CausalLM, load_model
+from fairdraft.noise import Trace, parse_noise_key, request_key
+from fairdraft.ops import Impl
+from fairdraft.ops.dispatch import resolve_impl
+from fairdraft.speculators import (
+    DraftModelSpeculator,
+    NgramSpeculator,
+    Speculator,
+    match_vocabularies,
+)
+
+Progress = Callable[[int, int], None]
+
+
+class LLM:
+    """Generates text whose law is the target's, token by token, whatever speculates.
+
+    Args:
+        model: The target: a path, a name, a loaded `PreTrainedModel`, or a `CausalLM`.
+        tokenizer: Of a loaded model; None takes the checkpoint's own, if it has one.
+        speculative_config: None for plain decoding, or vLLM's dictionary; see
+            `SpeculativeConfig`.
+        dtype: As `load_model`: None computes a checkpoint in float32 and leaves a loaded model
+            as it is.
+        device: Where the models run; sampling and verification run on the host.
+        max_num_seqs: Most rows of the batch.
+        max_model_len: A context limit below the target's own.
+        impl: Implementation of the ops, honored or refused.
+        trace: Records every draw; see `fairdraft.noise.Trace`.
+
+    Raises:
+        ValueError: If a model, key or option cannot be used; the message says why.
+
+    Attributes:
+        engine: The loop beneath; `engine.preempt(request_id)` drops a request's cache.
+        target: The loaded target.
+        speculator: The speculator, or None.
+        config: The settled `SpeculativeConfig`, or None.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | PreTrainedModel | CausalLM,
+        *,
+        tokenizer: Any = None,
+        speculative_config: Mapping[str, Any] | SpeculativeConfig | None = None,
+        dtype: str | None = None,
+        device: str = "cpu",
+        max_num_seqs: int = 64,
+        max_model_len: int | None = None,
+        impl: Impl = "auto",
+        trace: Trace | None = None,
+    ) -> None:
+        if check_integer("max_num_seqs", max_num_seqs) < 1:
+            raise ValueError(f"max_num_seqs={max_num_seqs!r}: must be at least 1")
+        resolve_impl(impl)
+        config = speculative_config
+        if config is not None and not isinstance(config, SpeculativeConfig):
+            config = SpeculativeConfig.from_dict(config)
+        self.config = config
+        self.target = _load(model, tokenizer, dtype, device, "target")
+        self.max_model_len = _context(max_model_len, self.target)
+        self.speculator = self._new_speculator(dtype, device, max_num_seqs)
+        self.engine = Engine(
+            self.target,
+            self.speculator,
+            max_num_seqs=max_num_seqs,
+            max_model_len=self.max_model_len,
+            impl=impl,
+            trace=trace,
+        )
+        self._ids = itertools.count()
+
+    @property
+    def tokenizer(self) -> Any:
+        """The target's tokenizer, or None."""
+        return self.target.tokenizer
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> list[RequestOutput]:
+        """Generates every prompt to its end, in one batch.
+
+        Args:
+            prompts: Text, a list of token ids, {"prompt_token_ids": [...]}, or a list of those.
+            sampling_params: One for all prompts, or one for each.
+            progress: Called after each round with the tokens emitted and the most there can be.
+
+        Returns:
+            One output a prompt, in order. A request that failed carries `error` and what it had.
+
+        Raises:
+            ValueError: If a prompt or a parameter cannot be used; nothing has run then.
+            GenerationInterrupted: On Ctrl-C; a KeyboardInterrupt that carries what was there.
+
+        Distribution:
+            Each sample follows the target's law under its temperature and filters, exactly given
+            the logits that were computed.
+        """
+        requests = self._submit(prompts, sampling_params, is_streamed=False)
+        try:
+            most = sum(self._most_tokens(request) for request in requests) if progress else 0
+            while any(request.num_unfinished for request in requests):
+                self.engine.step()
+                if progress is not None:
+                    progress(sum(self.engine.num_decided(r) for r in requests), most)
+        except KeyboardInterrupt:
+            self._abort(requests)
+            raise GenerationInterrupted([request.output() for request in requests]) from None
+        except BaseException:
+            self._abort(requests)
+            raise
+        return [request.output() for request in requests]
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[RequestOutput]:
+        """Generates and yields, after each round, what is new of each request.
+
+        Args:
+            prompts: As `generate`.
+            sampling_params: As `generate`.
+
+        Yields:
+            `RequestOutput` events whose `outputs` hold only new text, ids, sources and logprobs;
+            `pieces` cuts the text by origin. The last event of a request is `finished` and
+            carries its metrics. Text that may begin a stop string waits until that is decided.
+
+        Raises:
+            ValueError: If a prompt or a parameter cannot be used, before the first event.
+            GenerationInterrupted: On Ctrl-C; it carries everything, what was yielded included.
+        """
+        requests = self._submit(prompts, sampling_params, is_streamed=True)
+        return self._events(requests)
+
+    def _events(self, requests: list[Request]) -> Iterator[RequestOutput]:
+        sources = [EventSource(request, self.engine.rows) for request in requests]
+        try:
+            while sources:
+                self.engine.step()
+                for source in sources:
+                    event = source.next_event()
+                    if event is not None:
+                        yield event
+                sources = [source for source in sources if not source.is_closed]
+        except KeyboardInterrupt:
+            self._abort(requests)
+            raise GenerationInterrupted([request.output() for request in requests]) from None
+        finally:
+            self._abort(requests)
+
+    def _submit(self, prompts: Any, sampling_params: Any, *, is_streamed: bool) -> list[Request]:
+        """Checks everything first, then queues it."""
+        items = split_prompts(prompts)
+        params = match_params(sampling_params, len(items))
+        requests = []
+        for index, (item, chosen) in enumerate(zip(items, params, strict=True)):
+            where = f"prompts[{index}]"
+            text, token_ids = read_prompt(item, where, self.target, self.max_model_len)
+            self._check_params(chosen, where)
+            requests.append(self._new_request(text, token_ids, chosen, is_streamed))
+        for request in requests:
+            self.engine.add(request)
+        return requests
+
+    def _check_params(self, params: SamplingParams, where: str) -> None:
+        if params.stop_strings and self.tokenizer is None:
+            raise ValueError(
+                f"{where}: stop={params.stop!r} needs a tokenizer, and {self.target.name!r} has "
+                "none; pass stop_token_ids, or LLM(..., tokenizer=...)"
+            )
+        for token_id in params.stop_token_ids or ():
+            if token_id >= self.target.vocab_size:
+                raise ValueError(
+                    f"{where}: stop_token_ids holds {token_id}; {self.target.name!r} has ids 0 to "
+                    f"{self.target.vocab_size - 1}"
+                )
+
+    def _new_request(
+        self, text: str | None, token_ids: list[int], params: SamplingParams, is_streamed: bool
+    ) -> Request:
+        if params.noise_key is not None:
+            key = parse_noise_key(params.noise_key)
+        else:
+            key = request_key(params.seed, token_ids)
+        stops = set(params.stop_token_ids or ())
+        if not params.ignore_eos:
+            stops |= self.target.eos_token_ids
+        return Request(
+            request_id=str(next(self._ids)),
+            prompt=text,
+            prompt_token_ids=token_ids,
+            params=params,
+            key=key,
+            stop_ids=tuple(sorted(stops)),
+            is_streamed=is_streamed,
+        )
+
+    def _most_tokens(self, request: Request) -> int:
+        room = self.max_model_len - len(request.prompt_token_ids)
+        limit = request.params.max_tokens
+        return request.params.n * (room if limit is None else min(limit, room))
+
+    def _abort(self, requests: list[Request]) -> None:
+        for request in requests:
+            if request.request_id in self.engine.requests:
+                self.engine.abort(request.request_id)
+
+    def _new_speculator(self, dtype: str | None, device: str, max_rows: int) -> Speculator | None:
+        config = self.config
+        if config is None:
+            return None
+        if config.method == "ngram":
+            assert config.prompt_lookup_min is not None and config.prompt_lookup_max is not None
+            return NgramSpeculator(
+                config.num_speculative_tokens, config.prompt_lookup_min, config.prompt_lookup_max
+            )
+        draft = _load(config.model, config.tokenizer, dtype, device, "draft")
+        vocabulary = match_vocabularies(
+            self.target.vocab_size,
+            draft.vocab_size,
+            self.target.tokenizer,
+            draft.tokenizer,
+            check=config.check_vocabulary,
+        )
+        return DraftModelSpeculator(
+            draft,
+            config.num_speculative_tokens,
+            vocabulary,
+            greedy=config.draft_sample_method == "greedy",
+            max_rows=max_rows,
+        )
+
+
+def _load(model: Any, tokenizer: Any, dtype: str | None, device: str, role: str) -> CausalLM:
+    if isinstance(model, CausalLM):
+        if tokenizer is not None:
+            raise ValueError(f"{role}: tokenizer= goes to load_model when a CausalLM is passed")
+        return model
+    return load_model(model, tokenizer, dtype=dtype, device=device, role=role)
+
+
+def _context(max_model_len: int | None, target: CausalLM) -> int:
+    if max_model_len is None:
+        return target.max_model_len
+    if not 2 <= check_integer("max_model_len", max_model_len) <= target.max_model_len:
+        raise ValueError(
+            f"max_model_len={max_model_len!r}: must be from 2 to {target.max_model_len}, the "
+            f"context of {target.name!r}"
+        )
+    return max_model_len

@@ -1,0 +1,206 @@
+"""One round of the batch: propose, one target forward, filter, verify.
+
+Axes: B rows, K drafts, V the target's vocabulary.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft import ops
+from fairdraft.engine.request import Clock
+from fairdraft.engine.rows import RowTable
+from fairdraft.models import CausalLM
+from fairdraft.noise import Stream, Trace
+from fairdraft.ops import Impl
+from fairdraft.speculators import DraftState, Proposal, SharedSampler, Speculator
+
+
+@dataclass
+class Round:
+    """What a round decided, before anything is cut.
+
+    Attributes:
+        token_ids: Accepted drafts and one token more [B, K + 1], padded with -1.
+        sources: Stream code of each token [B, K + 1].
+        num_draft_tokens: Drafts present [B].
+        num_accepted_tokens: Drafts that stood [B].
+        num_emitted_tokens: Tokens emitted [B].
+        target_logits: The target's raw logits [B, K + 1, V].
+        errors: Row to message, for rows that fail.
+    """
+
+    token_ids: np.ndarray
+    sources: np.ndarray
+    num_draft_tokens: np.ndarray
+    num_accepted_tokens: np.ndarray
+    num_emitted_tokens: np.ndarray
+    target_logits: Tensor
+    errors: dict[int, str]
+
+
+class RoundRunner:
+    """Runs rounds of one target with at most one speculator.
+
+    Attributes:
+        cache: The target's cache: every decided token of a row but the last.
+        clock: Seconds spent so far.
+    """
+
+    def __init__(
+        self,
+        target: CausalLM,
+        speculator: Speculator | None,
+        *,
+        impl: Impl = "auto",
+        trace: Trace | None = None,
+    ) -> None:
+        self.target = target
+        self.speculator = speculator
+        self.impl: Impl = impl
+        self.trace = trace
+        self.cache = target.new_cache()
+        self.clock = Clock()
+
+    def run(self, rows: RowTable) -> Round:
+        """Decides at least one token of every row, in one target forward.
+
+        Noise:
+            The speculator's DRAFT draws and those of `ops.verify_chain`, at anchor num_decided.
+        """
+        begin = time.perf_counter()
+        proposal = self._propose(rows)
+        drafted = time.perf_counter()
+        logits = self._forward(rows, proposal)
+        forwarded = time.perf_counter()
+        result = self._verify(rows, proposal, logits)
+        if self.speculator is not None and rows.has_room():
+            self.speculator.commit(result.num_accepted_tokens)
+        verified = time.perf_counter()
+        clock = self.clock
+        self.clock = Clock(
+            clock.draft + drafted - begin,
+            clock.target + forwarded - drafted,
+            clock.verify + verified - forwarded,
+        )
+        return result
+
+    def prefill(self, rows: RowTable, first_row: int) -> None:
+        """Fills the target's cache for the rows from `first_row` on."""
+        begin = time.perf_counter()
+        texts = [
+            rows.token_ids[row, : rows.records["num_decided"][row] - 1].tolist()
+            for row in range(first_row, rows.num_rows)
+        ]
+        if any(texts):
+            self.target.prefill(texts, self.cache, first_row=first_row)
+        clock = self.clock
+        seconds = time.perf_counter() - begin
+        self.clock = Clock(clock.draft, clock.target + seconds, clock.verify)
+
+    def _propose(self, rows: RowTable) -> Proposal:
+        anchor = rows["num_decided"].copy()
+        assert (anchor > rows["last_anchor"]).all(), "anchors must grow between rounds"
+        rows["last_anchor"][:] = anchor
+        if self.speculator is None or not rows.has_room():
+            return Proposal.empty(rows.num_rows)
+        limits = rows.max_draft_tokens()
+        sampler = SharedSampler(
+            key=rows["key"],
+            sample=rows["sample"],
+            anchor=anchor,
+            temperature=rows["temperature"],
+            top_k=rows["top_k"],
+            top_p=rows["top_p"],
+            min_p=rows["min_p"],
+            filtered=rows["is_filtered"],
+            impl=self.impl,
+            trace=self.trace,
+        )
+        proposal = self.speculator.propose(
+            DraftState(rows.token_ids[: rows.num_rows], anchor, limits, sampler)
+        )
+        counts = proposal.num_draft_tokens.numpy()
+        assert (counts >= 0).all() and (counts <= limits).all(), "more drafts than there is room"
+        return proposal
+
+    def _forward(self, rows: RowTable, proposal: Proposal) -> Tensor:
+        """Forwards [last decided token, drafts] of every row at once."""
+        counts = proposal.num_draft_tokens
+        drafts = proposal.token_ids
+        start = rows["num_decided"] - 1
+        last = np.take_along_axis(rows.token_ids[: rows.num_rows], start[:, None], axis=1)
+        fed = torch.cat([torch.from_numpy(last), drafts], dim=1)
+        if drafts.shape[1]:
+            # placeholders and foreign ids are never read, but must be ids to be fed
+            fed.masked_fill_((fed < 0) | (fed >= self.target.vocab_size), 0)
+        logits = self.target.forward(
+            fed, torch.from_numpy(start), self.cache, num_tokens=counts + 1
+        )
+        # ids past the vocabulary are padding of the head
+        return logits[..., : self.target.vocab_size]
+
+    def _verify(self, rows: RowTable, proposal: Proposal, logits: Tensor) -> Round:
+        verdict = ops.verify_chain(
+            self._filter(rows, logits),
+            proposal.token_ids,
+            proposal.num_draft_tokens,
+            draft_logits=proposal.draft_logits,
+            key=np.ascontiguousarray(rows["key"]),
+            anchor=rows["num_decided"],
+            sample=rows["sample"],
+            temperature=rows["temperature"],
+            draft_temperature=proposal.draft_temperature,
+            forbidden=proposal.forbidden,
+            impl=self.impl,
+            trace=self.trace,
+        )
+        accepted = verdict.num_accepted_tokens.numpy()
+        emitted = verdict.num_emitted_tokens.numpy()
+        errors = {
+            int(row): f"target model {self.target.name!r}: {ops.RowError(code).message}"
+            for row, code in enumerate(verdict.error.tolist())
+            if code
+        }
+        for row, message in (proposal.errors or {}).items():
+            errors[row] = message
+            emitted[row] = accepted[row] = 0
+        return Round(
+            token_ids=verdict.token_ids.numpy(),
+            sources=_sources(accepted, proposal.num_draft_tokens.numpy(), logits.shape[1]),
+            num_draft_tokens=proposal.num_draft_tokens.numpy(),
+            num_accepted_tokens=accepted,
+            num_emitted_tokens=emitted,
+            target_logits=logits,
+            errors=errors,
+        )
+
+    def _filter(self, rows: RowTable, logits: Tensor) -> Tensor:
+        chosen = np.flatnonzero(rows["is_filtered"])
+        if not len(chosen):
+            return logits
+        width = logits.shape[1]
+        index = torch.from_numpy(chosen)
+        kept = ops.filter_logits(
+            logits[index].flatten(0, 1),
+            temperature=np.repeat(rows["temperature"][chosen], width),
+            top_k=np.repeat(rows["top_k"][chosen], width),
+            top_p=np.repeat(rows["top_p"][chosen], width),
+            min_p=np.repeat(rows["min_p"][chosen], width),
+            impl=self.impl,
+        )
+        filtered = logits.clone()
+        filtered[index] = kept.unflatten(0, (len(chosen), width))
+        return filtered
+
+
+def _sources(accepted: np.ndarray, num_drafts: np.ndarray, width: int) -> np.ndarray:
+    last = np.where(accepted < num_drafts, Stream.RESIDUAL, Stream.BONUS)
+    last = np.where(num_drafts == 0, Stream.TARGET, last)
+    is_draft = np.arange(width) < accepted[:, None]
+    return np.where(is_draft, int(Stream.DRAFT), last[:, None])
