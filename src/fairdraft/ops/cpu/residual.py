@@ -1,0 +1,77 @@
+"""The race over max(p - q, 0) without storing a row of probabilities (numba).
+
+Tile by tile in float64, scaled by a power of two to float32: the twin of `rules.residual` followed
+by `arithmetic.scaled_weights`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from fairdraft.ops.cpu import arithmetic
+from fairdraft.ops.cpu import row as rows
+from fairdraft.ops.cpu.arithmetic import TILE
+
+_f = np.float32
+_NO_EXPONENT = np.int64(-4096)
+_SMALLEST = -100
+
+
+@njit
+def fill_residual(p_law, q_law, t, out):
+    """Writes max(p - q, 0) of tile t in float64; returns how many tokens and the largest."""
+    p_row, p_c, p_tiles, _ = p_law
+    q_row, q_c, q_tiles, _ = q_law
+    p_base, q_base = rows.tile_base(p_tiles[0][t]), rows.tile_base(q_tiles[0][t])
+    p_scale, q_scale = rows.probability_scale(p_law, t), rows.probability_scale(q_law, t)
+    p_tile = p_row[t * TILE : (t + 1) * TILE]
+    q_tile = q_row[t * TILE : (t + 1) * TILE]
+    count = len(p_tile)
+    for j in range(count):
+        p = np.float64(arithmetic.exp2_weight(p_tile[j] - p_base, p_c)) * p_scale
+        q = np.float64(arithmetic.exp2_weight(q_tile[j] - q_base, q_c)) * q_scale
+        out[j] = max(p - q, 0.0)
+    largest = 0.0
+    for j in range(count):
+        largest = max(largest, out[j])
+    return count, largest
+
+
+@njit
+def scan_residual(p_law, q_law, residual_tiles, exponent, values, scratch):
+    """Writes the residual's tile sums and scales; returns whether it holds anything."""
+    tile_sum, tile_scale = residual_tiles
+    top = _NO_EXPONENT
+    for t in range(len(exponent)):
+        count, largest = fill_residual(p_law, q_law, t, values)
+        exponent[t], tile_sum[t] = _NO_EXPONENT, _f(0)
+        if largest > 0.0:
+            exponent[t] = arithmetic.binary_exponent(largest)
+            top = max(top, exponent[t])
+            weights = scratch[0, :count]
+            arithmetic.scale_weights(values[:count], exponent[t], weights)
+            tile_sum[t] = arithmetic.exact_sum(weights)
+    for t in range(len(exponent)):
+        distance = exponent[t] - top
+        is_kept = exponent[t] > _NO_EXPONENT and distance > _SMALLEST
+        tile_scale[t] = _f(arithmetic.power_of_two(distance)) if is_kept else _f(0)
+    return top > _NO_EXPONENT
+
+
+@njit
+def race_residual(p_law, q_law, residual_tiles, exponent, values, scratch, key, counter):
+    """Draws from max(p - q, 0); (-1, 0.0) if it is empty.
+
+    Scratch: residual_tiles float32 [T] twice, exponent int64 [T], values float64 [TILE],
+    scratch float32 [2, max(T, TILE)].
+    """
+    if not scan_residual(p_law, q_law, residual_tiles, exponent, values, scratch):
+        return -1, 0.0
+    tile_sum, tile_scale = residual_tiles
+    tile, tile_margin = rows.race_tiles(tile_sum, tile_scale, scratch, key, counter)
+    count, _ = fill_residual(p_law, q_law, tile, values)
+    weights = scratch[0, :count]
+    arithmetic.scale_weights(values[:count], exponent[tile], weights)
+    token, margin = rows.first(weights, scratch[1], key, counter, tile * TILE, rows.TOKEN_LEVEL)
+    return tile * TILE + token, min(tile_margin, margin)

@@ -1,0 +1,220 @@
+"""`ops.verify_chain` on the CPU: numba twin of `ops/chain.py`, same tokens.
+
+Each row of logits is scanned once for its statistics, rows past the first rejection not at all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from fairdraft.noise.jit import accept_uniform, philox4x32
+from fairdraft.ops.cpu import row as rows
+from fairdraft.ops.cpu.arithmetic import TILE
+from fairdraft.ops.cpu.residual import fill_residual, race_residual
+from fairdraft.ops.rows import RowError
+from fairdraft.ops.verify import ChainInputs, ChainOutputs
+
+_MINUS_INF = np.float32(-np.inf)
+_DRAFT_ERROR = int(RowError.DRAFT)
+
+
+def verify_cpu(inputs: ChainInputs, outputs: ChainOutputs) -> None:
+    """Walks every row of the batch; see `chain.verify_reference`."""
+    accept_at, final_at = inputs.accept_at, inputs.final_at
+    _verify(
+        (_mask_forbidden(inputs), inputs.target_scale),
+        (inputs.draft, inputs.draft_scale),
+        (inputs.token_ids, inputs.num_drafts, inputs.is_point_mass, inputs.is_forbidden),
+        (accept_at.key, accept_at.counter, final_at.key, final_at.counter),
+        tuple(outputs),
+    )
+
+
+def decision_weights_cpu(inputs: ChainInputs, accept: np.ndarray, law: np.ndarray) -> None:
+    """Fills in the decision weights; see `chain.decision_weights_reference`."""
+    _decide(
+        (_mask_forbidden(inputs), inputs.target_scale),
+        (inputs.draft, inputs.draft_scale),
+        (inputs.token_ids, inputs.num_drafts, inputs.is_point_mass, inputs.is_forbidden),
+        accept,
+        law,
+    )
+
+
+def _mask_forbidden(inputs: ChainInputs) -> np.ndarray:
+    """The target's rows with forbidden drafts at -inf; a copy only where there are any."""
+    vocab_size = inputs.target.shape[2]
+    is_masked = inputs.is_forbidden & (inputs.token_ids >= 0) & (inputs.token_ids < vocab_size)
+    is_masked &= np.arange(inputs.token_ids.shape[1]) < inputs.num_drafts[:, None]
+    if not is_masked.any():
+        return inputs.target
+    target = inputs.target.copy()
+    b, r = np.nonzero(is_masked)
+    target[b, r, inputs.token_ids[b, r]] = _MINUS_INF
+    return target
+
+
+@njit
+def _workspace(vocab_size):
+    num_tiles = (vocab_size + TILE - 1) // TILE
+    tiles = np.empty((8, num_tiles), np.float32)
+    return (
+        (tiles[0], tiles[1], tiles[2]),
+        (tiles[3], tiles[4], tiles[5]),
+        (tiles[6], tiles[7]),
+        np.empty(num_tiles, np.int64),
+        np.empty(TILE, np.float64),
+        np.empty((2, max(num_tiles, TILE)), np.float32),
+    )
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _verify(targets, proposals, drafts, at, outputs):
+    target, target_scale = targets
+    draft, draft_scale = proposals
+    draft_ids, num_drafts, is_point_mass, is_forbidden = drafts
+    accept_key, accept_counter, final_key, final_counter = at
+    token_ids, num_accepted, margin, error, num_broken = outputs
+    count, num_rows, vocab_size = target.shape
+    work = _workspace(vocab_size)
+    for b in range(count):
+        final = slice(b * num_rows, (b + 1) * num_rows)
+        accept = slice(b * (num_rows - 1), (b + 1) * (num_rows - 1))
+        if target_scale[b] == 0 or is_point_mass[b]:
+            num_accepted[b], error[b] = _match(
+                (target[b], target_scale[b]),
+                (draft_ids[b], num_drafts[b]),
+                (final_key[final], final_counter[final]),
+                work,
+                (token_ids[b], margin[b]),
+            )
+        else:
+            num_accepted[b], error[b], num_broken[b] = _ratio(
+                (target[b], target_scale[b], draft[b], draft_scale[b]),
+                (draft_ids[b], num_drafts[b], is_forbidden[b]),
+                (accept_key[accept], accept_counter[accept]),
+                (final_key[final], final_counter[final]),
+                work,
+                (token_ids[b], margin[b]),
+            )
+
+
+@njit
+def _match(logits, drafts, final_at, work, out):
+    """Sample-and-match for greedy rows and point masses: accepted count and error."""
+    target, c = logits
+    draft_ids, num_drafts = drafts
+    tiles, scratch = work[0], work[5]
+    token_ids, margin = out
+    for r in range(num_drafts + 1):
+        law, error = rows.scan(target[r], c, tiles)
+        if error != 0:
+            return r, error
+        if c == 0:
+            token_ids[r], margin[r] = rows.greedy(target[r])
+        else:
+            token_ids[r], margin[r] = rows.race(law, scratch, final_at[0][r], final_at[1][r])
+        if r == num_drafts or token_ids[r] != draft_ids[r]:
+            return r, 0
+    return num_drafts, 0
+
+
+@njit
+def _ratio(logits, drafts, accept_at, final_at, work, out):
+    """The ratio rule: accepted count, error, and how many drafts had q = 0."""
+    target, target_scale, draft, draft_scale = logits
+    draft_ids, num_drafts, is_forbidden = drafts
+    p_tiles, q_tiles, residual_tiles, exponent, values, scratch = work
+    token_ids, margin = out
+    num_broken = 0
+    for r in range(num_drafts + 1):
+        p_law, error = rows.scan(target[r], target_scale, p_tiles)
+        if error != 0:
+            return r, error, num_broken
+        key, counter = final_at[0][r], final_at[1][r]
+        if r == num_drafts:
+            token_ids[r], margin[r] = rows.race(p_law, scratch, key, counter)
+            return r, 0, num_broken
+        q_law, error = rows.scan(draft[r], draft_scale, q_tiles)
+        if error != 0:
+            return r, _DRAFT_ERROR, num_broken
+        p_x = 0.0 if is_forbidden[r] else rows.probability(p_law, draft_ids[r])
+        q_x = rows.probability(q_law, draft_ids[r])
+        num_broken += q_x == 0 and not is_forbidden[r]
+        u = _accept_uniform(accept_at[0][r], accept_at[1][r])
+        if p_x > 0 and q_x > 0 and (p_x >= q_x or u * q_x < p_x):
+            token_ids[r], margin[r] = draft_ids[r], p_x / (u * q_x) - 1.0
+            continue
+        token, lead = race_residual(
+            p_law, q_law, residual_tiles, exponent, values, scratch, key, counter
+        )
+        if token < 0:
+            token, lead = rows.race(p_law, scratch, key, counter)
+        if p_x > 0:
+            lead = min(lead, u * q_x / p_x - 1.0)
+        token_ids[r], margin[r] = token, lead
+        return r, 0, num_broken
+    return num_drafts, 0, num_broken
+
+
+@njit
+def _accept_uniform(key, counter):
+    high, low, _, _ = philox4x32(counter[0], counter[1], counter[2], counter[3], key)
+    return accept_uniform(high, low)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _decide(targets, proposals, drafts, accept, next_law):
+    target, target_scale = targets
+    draft, draft_scale = proposals
+    draft_ids, num_drafts, is_point_mass, is_forbidden = drafts
+    work = _workspace(target.shape[2])
+    for b in range(len(target)):
+        for r in range(num_drafts[b] + 1):
+            out = next_law[b, r]
+            p_law, error = rows.scan(target[b, r], target_scale[b], work[0])
+            if error != 0:
+                out[:] = np.nan
+                continue
+            _fill_law(p_law, out)
+            if r == num_drafts[b]:
+                out /= out.sum()
+                continue
+            x = draft_ids[b, r]
+            p_x = out[x] if 0 <= x < len(out) and not is_forbidden[b, r] else 0.0
+            if target_scale[b] == 0 or is_point_mass[b]:
+                accept[b, r] = p_x
+                if 0 < p_x < 1:
+                    out[x] = 0.0
+            else:
+                q_law, _ = rows.scan(draft[b, r], draft_scale[b], work[1])
+                q_x = rows.probability(q_law, x)
+                if p_x > 0 and q_x > 0:
+                    accept[b, r] = 1.0 if p_x >= q_x else p_x / q_x
+                _fill_residual_law(p_law, q_law, work[4], out)
+            out /= out.sum()
+
+
+@njit
+def _fill_law(law, out):
+    row, c, _, _ = law
+    if c == 0:
+        out[:] = 0.0
+        out[rows.greedy(row)[0]] = 1.0
+        return
+    for j in range(len(row)):
+        out[j] = rows.probability(law, j)
+
+
+@njit
+def _fill_residual_law(p_law, q_law, values, out):
+    """Writes the residual's weights over p's, unless they are all zero."""
+    top = 0.0
+    for t in range(len(p_law[2][0])):
+        top = max(top, fill_residual(p_law, q_law, t, values)[1])
+    if top == 0.0:
+        return
+    for t in range(len(p_law[2][0])):
+        count, _ = fill_residual(p_law, q_law, t, values)
+        out[t * TILE : t * TILE + count] = values[:count]
