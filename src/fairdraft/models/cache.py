@@ -1,0 +1,206 @@
+"""A key/value cache whose slots are logical positions.
+
+Axes: R rows, H key/value heads, L slots, D head size, B rows of one forward, Q its queries.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+__all__ = ["RaggedCache"]
+
+_LENGTH_STEP = 16
+
+
+class RaggedCache(Cache):
+    """Holds keys and values of a batch in which every request has its own length.
+
+    Slot j of a row belongs to position j of that row's sequence, so a rollback needs no call:
+    the next forward starts at a smaller position, slots past a query are masked, and they are
+    overwritten in time. Rows and slots grow by doubling. Memory that was never written is zero,
+    because a masked slot still enters the sum with weight 0 and 0 * NaN is NaN.
+
+    Args:
+        max_length: Most slots that a row may use: the model's context.
+        num_rows: Rows to allocate at first.
+        length: Slots to allocate at first.
+
+    Raises:
+        ValueError: If a size is below 1.
+    """
+
+    def __init__(self, max_length: int, num_rows: int = 1, length: int = 64) -> None:
+        for name, value in (("max_length", max_length), ("num_rows", num_rows), ("length", length)):
+            if value < 1:
+                raise ValueError(f"{name} = {value}: a cache needs at least 1.")
+        super().__init__(layers=[])
+        self.max_length = max_length
+        self.num_rows = num_rows
+        self.length = self._round(length)
+        self._keys: dict[int, Tensor] = {}
+        self._values: dict[int, Tensor] = {}
+        self._slots = torch.zeros(0, 0, dtype=torch.int64)
+        self._index: dict[int, Tensor] = {}
+        self._first_row = 0
+        self._read_length = 0
+
+    @property
+    def scratch_slot(self) -> int:
+        """Where padding past the context is written; no query ever reads it."""
+        return self.max_length
+
+    def _round(self, length: int) -> int:
+        rounded = -(-length // _LENGTH_STEP) * _LENGTH_STEP
+        return min(rounded, self.max_length + 1)
+
+    def begin(self, slots: Tensor, first_row: int, read_length: int) -> int:
+        """Prepares the forward whose layers will call `update`.
+
+        Args:
+            slots: int64 [B, Q] on the cache's device, where each key goes; `scratch_slot` for
+                padding past the context.
+            first_row: Row of the cache that holds the first row of the batch.
+            read_length: Slots that the queries need, at most `max_length`.
+
+        Returns:
+            Number of slots L that the attention will see: `read_length`, rounded up.
+        """
+        assert 0 < read_length <= self.max_length
+        highest = read_length + 1 if read_length == self.max_length else read_length
+        self.reserve(first_row + slots.shape[0], highest)
+        self._slots = slots
+        self._index = {}
+        self._first_row = first_row
+        self._read_length = min(self._round(read_length), self.length, self.max_length)
+        return self._read_length
+
+    def reserve(self, num_rows: int, length: int) -> None:
+        """Grows to at least this many rows and slots, by doubling; contents stay.
+
+        Args:
+            num_rows: Rows wanted.
+            length: Slots wanted, at most `max_length` + 1 (the scratch slot).
+        """
+        if num_rows <= self.num_rows and length <= self.length:
+            return
+        assert length <= self.max_length + 1
+        old_rows, old_length = self.num_rows, self.length
+        if num_rows > old_rows:
+            self.num_rows = max(num_rows, 2 * old_rows)
+        if length > old_length:
+            self.length = self._round(max(length, 2 * old_length))
+        for store in (self._keys, self._values):
+            for layer_idx, old in store.items():
+                _, num_heads, _, head_dim = old.shape
+                new = old.new_zeros(self.num_rows, num_heads, self.length, head_dim)
+                new[:old_rows, :, :old_length] = old
+                store[layer_idx] = new
+
+    def update(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Writes one layer's keys and values and returns what its queries read.
+
+        Called by the model, between `begin` and the next `begin`.
+
+        Args:
+            key_states: [B, H, Q, D].
+            value_states: [B, H, Q, D'] (D' may differ from D).
+            layer_idx: The layer.
+            args: What some models pass on top; unused.
+            kwargs: The same.
+
+        Returns:
+            Views [B, H, L, D] and [B, H, L, D'] of the cache.
+        """
+        keys = self._write(self._keys, key_states, layer_idx)
+        values = self._write(self._values, value_states, layer_idx)
+        rows = slice(self._first_row, self._first_row + key_states.shape[0])
+        return keys[rows, :, : self._read_length], values[rows, :, : self._read_length]
+
+    def _write(self, store: dict[int, Tensor], states: Tensor, layer_idx: int) -> Tensor:
+        num_heads, head_dim = states.shape[1], states.shape[3]
+        tensor = store.get(layer_idx)
+        if tensor is None:
+            tensor = states.new_zeros(self.num_rows, num_heads, self.length, head_dim)
+            store[layer_idx] = tensor
+        tensor.view(-1, head_dim).index_copy_(
+            0, self._flat_index(num_heads), states.reshape(-1, head_dim)
+        )
+        return tensor
+
+    # one flat copy is twice as fast as an indexed assignment over rows and slots
+    def _flat_index(self, num_heads: int) -> Tensor:
+        index = self._index.get(num_heads)
+        if index is None:
+            slots, device = self._slots, self._slots.device
+            rows = torch.arange(self._first_row, self._first_row + len(slots), device=device)
+            heads = torch.arange(num_heads, device=device)
+            head_rows = rows[:, None] * num_heads + heads
+            index = (head_rows[:, :, None] * self.length + slots[:, None, :]).flatten()
+            self._index[num_heads] = index
+        return index
+
+    @torch.inference_mode()
+    def move_row(self, source: int, destination: int) -> None:
+        """Moves one row onto another and leaves the source empty.
+
+        Args:
+            source: Row to move.
+            destination: Row that it replaces.
+
+        Raises:
+            ValueError: If either row was never allocated.
+        """
+        self._check_row(source)
+        self._check_row(destination)
+        if source == destination:
+            return
+        for store in (self._keys, self._values):
+            for tensor in store.values():
+                tensor[destination] = tensor[source]
+                tensor[source] = 0
+
+    @torch.inference_mode()
+    def drop_row(self, row: int) -> None:
+        """Empties a row, so that nothing of a finished request (a NaN, say) stays behind.
+
+        Args:
+            row: Row to empty.
+
+        Raises:
+            ValueError: If the row was never allocated.
+        """
+        self._check_row(row)
+        for store in (self._keys, self._values):
+            for tensor in store.values():
+                tensor[row] = 0
+
+    def _check_row(self, row: int) -> None:
+        if not 0 <= row < self.num_rows:
+            raise ValueError(
+                f"row {row} is outside the cache; its rows are 0..{self.num_rows - 1}."
+            )
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Returns the slots read by the current forward, of whatever row."""
+        return self._read_length
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Returns (L, 0): every layer keeps every slot, sliding ones included."""
+        return self._read_length, 0
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        """Returns the most slots that a row may use."""
+        return self.max_length
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refuses: rows have lengths of their own, and a smaller start is the rollback."""
+        raise NotImplementedError("RaggedCache rolls back by a smaller start, not by crop().")
+
+    def __repr__(self) -> str:
+        return f"RaggedCache(num_rows={self.num_rows}, length={self.length})"

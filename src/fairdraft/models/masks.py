@@ -1,0 +1,59 @@
+"""Additive attention masks for a batch whose rows sit at different positions.
+
+Axes: B rows, Q queries of one forward, L cache slots that the forward reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+__all__ = ["AttentionKind", "additive_mask"]
+
+
+@dataclass(frozen=True)
+class AttentionKind:
+    """What a layer's queries may look at, besides being causal.
+
+    Attributes:
+        name: "full", "sliding" (the last `size` slots, its own included) or "chunked"
+            (the slots of its own block of `size`).
+        size: The window or block in slots; None for "full".
+    """
+
+    name: Literal["full", "sliding", "chunked"]
+    size: int | None = None
+
+
+def additive_mask(
+    positions: Tensor, length: int, kind: AttentionKind, dtype: torch.dtype
+) -> Tensor:
+    """Masks every slot that the query at a position may not attend.
+
+    Slot index and logical position are the same thing, so the mask needs only positions:
+    slots past a query are stale or unwritten and carry the most negative finite number.
+
+    Args:
+        positions: int64 [B, Q]; every entry is below `length`, so no query is left without a
+            slot and no softmax row is empty.
+        length: Number of slots L that the attention reads.
+        kind: The layer's reach.
+        dtype: The model's dtype.
+
+    Returns:
+        [B, 1, Q, L] of `dtype`: 0 where the query attends, `finfo(dtype).min` elsewhere.
+    """
+    slots = torch.arange(length, device=positions.device)
+    last = positions[:, None, :, None]
+    allowed = slots <= last
+    if kind.name == "sliding":
+        assert kind.size is not None
+        allowed &= slots > last - kind.size
+    elif kind.name == "chunked":
+        assert kind.size is not None
+        allowed &= slots >= last // kind.size * kind.size
+    mask = torch.full(allowed.shape, torch.finfo(dtype).min, dtype=dtype, device=positions.device)
+    return mask.masked_fill_(allowed, 0.0)
