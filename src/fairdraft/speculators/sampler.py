@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraft import ops
-from fairdraft.noise import Stream, Trace, address
+from fairdraft import noise, ops
+from fairdraft.noise import Stream, Trace
 from fairdraft.ops import Impl
 
 
@@ -78,7 +78,7 @@ class SharedSampler:
             temperature = self.temperature[rows]
             logits = self._filter(logits, rows)
         anchor = self.anchor[rows]
-        at = address(
+        at = noise.address(
             Stream.DRAFT,
             key=self.key[rows],
             position=anchor + (step - 1),
