@@ -91,10 +91,10 @@ class Trace:
 
     def discard(self, key: int, anchor: int, reason: Discard) -> int:
         """Marks a round's draws as dropped for a value-blind reason; returns how many."""
-        marked = 0
+        marked, reason = 0, Discard(reason)
         for name, use in self._uses.items():
             if use.key == key and use.anchor == anchor and use.stream == Stream.DRAFT:
-                self._uses[name] = Use(**{**use.__dict__, "discarded": Discard(reason)})
+                self._uses[name] = Use(**{**use.__dict__, "discarded": reason})
                 marked += 1
         return marked
 
