@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 import fairdraft
+from fairdraft.cli import generate, info
 
 app = typer.Typer(
     name="fairdraft",
     help="Exact speculative decoding for PyTorch, with proof.",
     no_args_is_help=True,
     add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+generate.register(app)
+info.register(app)
 
 
-def _print_version(value: bool) -> None:
-    if value:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"fairdraft {fairdraft.__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def root(
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
-    ),
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
 ) -> None:
     """Exact speculative decoding for PyTorch, with proof."""
 
 
 def main() -> None:
-    """Runs the command line."""
-    app()
+    """Runs the command line and ends the process with its exit code."""
+    app(prog_name="fairdraft")

@@ -1,0 +1,170 @@
+"""`fairdraft generate`: continues prompts and shows where each token came from."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fairdraft.cli import options
+from fairdraft.cli.failure import EXIT_FAILED, EXIT_INTERRUPTED, UsageFault, guarded
+from fairdraft.cli.prompts import gather_prompts
+from fairdraft.cli.speculation import POCKET, describe, speculative_config
+
+if TYPE_CHECKING:
+    from fairdraft.cli.compare import Comparison
+    from fairdraft.cli.screen import Screen
+    from fairdraft.cli.session import Job, Run, Session
+
+GREEDY_TEMPERATURE = 1e-5
+
+
+@guarded
+def generate(
+    model: options.Model = POCKET,
+    draft: options.Draft = None,
+    method: options.Method = None,
+    speculative_json: options.SpeculativeJson = None,
+    num_speculative_tokens: options.NumSpeculativeTokens = None,
+    prompt: options.Prompt = None,
+    file: options.PromptFile = None,
+    lines: options.Lines = False,
+    plain: options.Plain = False,
+    json: options.Json = False,
+    temperature: options.Temperature = 1.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = None,
+    noise_key: options.NoiseKey = None,
+    n: options.NumSamples = 1,
+    max_tokens: options.MaxTokens = 200,
+    stop: options.Stop = None,
+    ignore_eos: options.IgnoreEos = False,
+    tokenizer: options.Tokenizer = None,
+    dtype: options.Dtype = "float32",
+    device: options.Device = "cpu",
+    max_num_seqs: options.MaxNumSeqs = 64,
+    max_model_len: options.MaxModelLen = None,
+    impl: options.Impl = "auto",
+) -> int:
+    """Continue prompts, exactly as the target alone would, faster.
+
+    The text goes to stdout, everything else to stderr. Exit codes: 0 done, 1 a request
+    failed, 2 unusable input, 70 internal error, 130 interrupted.
+    """
+    from fairdraft.cli.session import Job
+
+    config = speculative_config(
+        model,
+        draft=draft,
+        method=method,
+        config_json=speculative_json,
+        num_speculative_tokens=num_speculative_tokens,
+    )
+    prompts = gather_prompts(prompt or [], file or [], lines=lines)
+    if noise_key is not None and len(prompts) > 1:
+        raise UsageFault(f"--noise-key replays one response; {len(prompts)} prompts are given")
+    if plain and config is None:
+        raise UsageFault("--plain compares with speculation: add --draft MODEL or --method ngram")
+    sampling: dict[str, Any] = {
+        "n": n,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": min_p,
+        "seed": seed,
+        "noise_key": noise_key,
+        "max_tokens": max_tokens,
+        "stop": stop or None,
+        "ignore_eos": ignore_eos,
+    }
+    engine: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "dtype": dtype,
+        "device": device,
+        "max_num_seqs": max_num_seqs,
+        "max_model_len": max_model_len,
+        "impl": impl,
+    }
+    return carry_out(Job(model, config, engine, sampling, prompts), as_json=json, plain=plain)
+
+
+def carry_out(job: Job, *, as_json: bool, plain: bool) -> int:
+    """Runs a job, prints what it gives and returns the exit code."""
+    from fairdraft.cli.document import document, dumps
+    from fairdraft.cli.screen import Screen
+    from fairdraft.cli.session import Session
+
+    screen = Screen(quiet=as_json)
+    what = describe(job.speculative_config)
+    screen.note(f"loading {job.model} ({what}) as {job.engine['dtype']} on {job.engine['device']}")
+    session = Session.load(job)
+    screen.note(_loaded(session))
+    run = _decode(session, screen)
+    comparison = None
+    interrupted = run.interrupted
+    if plain and not interrupted:
+        try:
+            comparison = _compare(session, screen)
+        except KeyboardInterrupt:
+            interrupted = True
+    if as_json:
+        sys.stdout.write(dumps(document(job, run, comparison)) + "\n")
+        sys.stdout.flush()
+    screen.show_table(run, comparison)
+    failed = [(i, out) for i, out in enumerate(run.outputs, start=1) if out.error is not None]
+    for number, output in failed:
+        screen.error(f"prompt {number} of {len(run.outputs)} failed: {output.error}")
+    if interrupted:
+        screen.note("interrupted")
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if failed else 0
+
+
+def _decode(session: Session, screen: Screen) -> Run:
+    from fairdraft.cli.screen import Batch, LiveText
+
+    prompts = session.job.prompts
+    single = len(prompts) * session.params.n == 1
+    if single and not screen.quiet:
+        shown: LiveText | Batch = LiveText(screen, prompts[0])
+    else:
+        shown = Batch(screen, len(prompts))
+    try:
+        run = session.decode(shown)
+    except BaseException:
+        shown.abandon()
+        raise
+    shown.close(run)
+    return run
+
+
+def _compare(session: Session, screen: Screen) -> Comparison:
+    from fairdraft.cli.compare import NUM_PAIRS, compare
+
+    screen.note(f"comparing with plain decoding, {NUM_PAIRS} runs each in turns")
+    greedy = session.params.temperature < GREEDY_TEMPERATURE
+    return compare(session.generate, session.generate_plain, greedy=greedy)
+
+
+def _loaded(session: Session) -> str:
+    target, speculator = session.llm.target, session.llm.speculator
+    draft = getattr(speculator, "model", None)
+    sizes = _millions(target.num_parameters)
+    if draft is not None:
+        sizes += f", draft {_millions(draft.num_parameters)}"
+    return (
+        f"loaded in {session.load_seconds:.1f} s: target {sizes} parameters, "
+        f"vocabulary {target.vocab_size}, context {session.llm.max_model_len}"
+    )
+
+
+def _millions(number: int) -> str:
+    return f"{number / 1e6:.1f}M"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to an application."""
+    app.command(name="generate")(generate)

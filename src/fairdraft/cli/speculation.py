@@ -1,0 +1,88 @@
+"""From the options of a command to the engine's `speculative_config`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fairdraft.cli.failure import UsageFault
+
+POCKET = "pocket"
+POCKET_DRAFT = "pocket-draft"
+NONE = "none"
+
+
+def speculative_config(
+    model: str,
+    *,
+    draft: str | None,
+    method: str | None,
+    config_json: str | None,
+    num_speculative_tokens: int | None,
+) -> dict[str, Any] | None:
+    """Returns vLLM's dictionary, or None for plain decoding.
+
+    Without a word about speculation, `pocket` is drafted for by `pocket-draft` and any other
+    target decodes plainly.
+
+    Raises:
+        UsageFault: If the JSON is no object, two options disagree, or K has no speculator.
+    """
+    given = {
+        "model": draft,
+        "method": method,
+        "num_speculative_tokens": num_speculative_tokens,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    if method == NONE:
+        others = [_option(key) for key in given if key != "method"]
+        others += ["--speculative-config"] if config_json is not None else []
+        if others:
+            raise UsageFault(f"--method none turns speculation off; leave out {', '.join(others)}")
+        return None
+    config = {} if config_json is None else _parse(config_json)
+    for key, value in given.items():
+        if key in config and config[key] != value:
+            raise UsageFault(
+                f"{_option(key)} {value} and {key!r} in --speculative-config disagree: leave one "
+                "out"
+            )
+    config.update(given)
+    takes_draft_model = config.get("method", "draft_model") == "draft_model"
+    if model == POCKET and "model" not in config and takes_draft_model:
+        config["model"] = POCKET_DRAFT
+    if "model" not in config and "method" not in config:
+        if config:
+            raise UsageFault(
+                f"{', '.join(sorted(config))} given without a speculator: add --draft MODEL or "
+                "--method ngram"
+            )
+        return None
+    config.setdefault("method", "draft_model")
+    return config
+
+
+def describe(config: dict[str, Any] | None) -> str:
+    """Says in a few words which speculator runs."""
+    if config is None:
+        return "no speculator"
+    name = config["method"]
+    if config.get("model") is not None and name == "draft_model":
+        name = f"draft {config['model']}"
+    return f"{name}, K = {config.get('num_speculative_tokens', 4)}"
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageFault(f"--speculative-config {text!r} is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise UsageFault(
+            f'--speculative-config {text!r} is no JSON object; write e.g. \'{{"method": "ngram"}}\''
+        )
+    return config
+
+
+def _option(key: str) -> str:
+    return {"model": "--draft", "method": "--method"}.get(key, "--num-speculative-tokens")
