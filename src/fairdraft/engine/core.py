@@ -76,12 +76,8 @@ class Engine:
             if not rows.num_rows:
                 return []
             result = self._runner.run(rows)
-            finished: list[Request] = []
-            # from the last row down, so that a batch that ends at once moves nothing
-            for row in reversed(commit(rows, result, self.target.tokenizer)):
-                self._retire(self._scheduler.remove(row), finished)
-            finished.reverse()
-            return finished
+            ended = commit(rows, result, self.target.tokenizer)
+            return self._retire(self._scheduler.remove(ended)) if ended else []
 
     def preempt(self, request_id: str) -> None:
         """Drops what is cached for a request; it goes on later from its ids, under its key.
@@ -122,13 +118,17 @@ class Engine:
             raise ValueError(f"request {request_id!r} is not running; it ended or never began")
         return self.requests[request_id]
 
-    def _retire(self, sequence: Sequence, finished: list[Request]) -> None:
-        request = sequence.request
-        self._settle_text(sequence)
-        request.num_unfinished -= 1
-        if not request.num_unfinished:
-            self._end(request)
-            finished.append(request)
+    def _retire(self, sequences: list[Sequence]) -> list[Request]:
+        """Settles sequences that ended; returns the requests that ended with them."""
+        finished = []
+        for sequence in sequences:
+            request = sequence.request
+            self._settle_text(sequence)
+            request.num_unfinished -= 1
+            if not request.num_unfinished:
+                self._end(request)
+                finished.append(request)
+        return finished
 
     def _end(self, request: Request) -> None:
         request.num_unfinished = 0

@@ -146,10 +146,9 @@ class Request:
             num_preemptions=self.num_preemptions,
         )
         if records:
-            counts = np.array(records, dtype=records[0].dtype)
-            metrics.rounds = int(counts["rounds"].sum())
-            metrics.drafted_per_position = counts["drafted"].sum(axis=0).tolist()
-            metrics.accepted_per_position = counts["accepted"].sum(axis=0).tolist()
+            metrics.rounds = sum(int(record["rounds"]) for record in records)
+            metrics.drafted_per_position = _sum(records, "drafted")
+            metrics.accepted_per_position = _sum(records, "accepted")
             metrics.num_draft_tokens = sum(metrics.drafted_per_position)
             metrics.num_accepted_tokens = sum(metrics.accepted_per_position)
         if self.began is not None:
@@ -171,3 +170,8 @@ class Request:
             metrics=self.metrics,
             error=self.error,
         )
+
+
+def _sum(records: list[np.ndarray], field_name: str) -> list[int]:
+    columns = zip(*(record[field_name].tolist() for record in records), strict=True)
+    return [sum(column) for column in columns]

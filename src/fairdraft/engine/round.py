@@ -93,6 +93,7 @@ class RoundRunner:
     def prefill(self, rows: RowTable, first_row: int) -> None:
         """Fills the target's cache for the rows from `first_row` on."""
         begin = time.perf_counter()
+        self.cache.reserve(rows.num_rows, 1)
         texts = [
             rows.token_ids[row, : rows.records["num_decided"][row] - 1].tolist()
             for row in range(first_row, rows.num_rows)
@@ -119,6 +120,7 @@ class RoundRunner:
             top_p=rows["top_p"],
             min_p=rows["min_p"],
             filtered=rows["is_filtered"],
+            num_steps=int(limits.max()),
             impl=self.impl,
             trace=self.trace,
         )

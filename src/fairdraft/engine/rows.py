@@ -104,21 +104,32 @@ class RowTable:
         sequence.record = self.records[row].copy()
         return sequence
 
-    def release(self, row: int) -> int:
-        """Frees a row; returns the row whose sequence moved into it, or `row` itself."""
-        last = self.num_rows - 1
-        self.sequences[row].row = -1
-        moved = self.sequences.pop()
-        self.num_rows = last
-        if row != last:
-            self.sequences[row] = moved
-            moved.row = row
-            self.records[row] = self.records[last]
-            length = int(self.records["num_decided"][last])
-            self.token_ids[row, :length] = self.token_ids[last, :length]
-            self.sources[row, :length] = self.sources[last, :length]
-            self.stop_ids[row] = self.stop_ids[last]
-        return last
+    def release(self, leaving: list[int]) -> list[tuple[int, int]]:
+        """Frees rows and closes the gaps with the last ones.
+
+        Args:
+            leaving: Rows in use, ascending.
+
+        Returns:
+            Moves as (from, to), each sequence at most once.
+        """
+        for row in leaving:
+            self.sequences[row].row = -1
+        kept = self.num_rows - len(leaving)
+        gaps = [row for row in leaving if row < kept]
+        gone = set(leaving)
+        movers = [row for row in range(kept, self.num_rows) if row not in gone]
+        moves = list(zip(movers, gaps, strict=True))
+        for source, destination in moves:
+            sequence = self.sequences[source]
+            self.sequences[destination] = sequence
+            sequence.row = destination
+        if moves:
+            for array in (self.records, self.token_ids, self.sources, self.stop_ids):
+                array[gaps] = array[movers]
+        del self.sequences[kept:]
+        self.num_rows = kept
+        return moves
 
     def reserve(self, length: int) -> None:
         """Grows to at least `length` tokens a row, by doubling."""

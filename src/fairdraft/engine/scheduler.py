@@ -43,33 +43,42 @@ class Scheduler:
         if self.rows.num_rows > first_row:
             self._runner.prefill(self.rows, first_row)
 
-    def remove(self, row: int) -> Sequence:
-        """Takes a sequence out of the batch, with its state; the last row moves into its place."""
-        sequence = self.rows.save(row)
-        last = self.rows.release(row)
+    def remove(self, leaving: list[int]) -> list[Sequence]:
+        """Takes sequences out of the batch, with their state.
+
+        Args:
+            leaving: Rows in use, ascending.
+
+        Returns:
+            The sequences, in the order of the rows.
+        """
+        sequences = [self.rows.save(row) for row in leaving]
+        moves = self.rows.release(leaving)
+        refilled = {destination for _, destination in moves}
+        vacated = [row for row in leaving if row not in refilled]
         for holder in (self._runner.cache, self._runner.speculator):
             if holder is None:
                 continue
-            if last != row:
-                holder.move_row(last, row)
-            holder.drop_row(last)
-        return sequence
+            for source, destination in moves:
+                holder.move_row(source, destination)
+            for row in vacated:
+                holder.drop_row(row)
+        return sequences
 
     def preempt(self, request: Request) -> None:
         """Drops the request's cached keys and values; it is prefilled again from its ids."""
-        preempted = [s for s in request.sequences if s.row >= 0]
-        for sequence in reversed(preempted):
-            self.remove(sequence.row)
-            self.waiting.appendleft(sequence)
+        preempted = self.remove(_rows_of(request))
+        self.waiting.extendleft(reversed(preempted))
         request.num_preemptions += len(preempted)
 
     def abort(self, request: Request) -> None:
         """Ends every sequence of a request where it stands."""
+        self.remove(_rows_of(request))
         for sequence in request.sequences:
-            if sequence.finish_reason is not None:
-                continue
-            if sequence.row >= 0:
-                self.remove(sequence.row)
-            else:
-                self.waiting.remove(sequence)
-            sequence.finish_reason = FinishReason.ABORT
+            if sequence.finish_reason is None:
+                sequence.finish_reason = FinishReason.ABORT
+        self.waiting = deque(s for s in self.waiting if s.request is not request)
+
+
+def _rows_of(request: Request) -> list[int]:
+    return sorted(sequence.row for sequence in request.sequences if sequence.row >= 0)

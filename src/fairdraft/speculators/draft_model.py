@@ -89,6 +89,7 @@ class DraftModelSpeculator:
 
     def admit_row(self, row: int) -> None:
         """Starts the row with nothing cached; its next round feeds every decided token."""
+        self._cache.reserve(row + 1, 1)
         self._num_cached[row] = 0
 
     def move_row(self, source: int, destination: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ class SharedSampler:
         temperature: [B], float64; 0 makes a row greedy.
         top_k, top_p, min_p: [B]; 0, 1 and 0 are off.
         filtered: Rows with a filter [B], bool.
+        num_steps: Most drafts of any row.
         impl: Implementation of the ops.
         trace: Records every draw, or None.
     """
@@ -51,6 +53,7 @@ class SharedSampler:
     top_p: np.ndarray
     min_p: np.ndarray
     filtered: np.ndarray
+    num_steps: int
     impl: Impl = "auto"
     trace: Trace | None = None
 
@@ -77,15 +80,7 @@ class SharedSampler:
         else:
             temperature = self.temperature[rows]
             logits = self._filter(logits, rows)
-        anchor = self.anchor[rows]
-        at = noise.address(
-            Stream.DRAFT,
-            key=self.key[rows],
-            position=anchor + (step - 1),
-            anchor=anchor,
-            node=step,
-            sample=self.sample[rows],
-        )
+        at = self._addresses[(step - 1) * len(self.anchor) + rows]
         drawn = ops.sample(
             logits,
             at,
@@ -94,6 +89,19 @@ class SharedSampler:
             trace=self.trace,
         )
         return Drawn(drawn.token_ids, logits, drawn.error)
+
+    @cached_property
+    def _addresses(self) -> noise.Address:
+        # all steps of the round in one call, step after step
+        steps = np.arange(1, self.num_steps + 1)[:, None]
+        return noise.address(
+            Stream.DRAFT,
+            key=self.key,
+            position=self.anchor + steps - 1,
+            anchor=self.anchor,
+            node=steps,
+            sample=self.sample,
+        )
 
     def _filter(self, logits: Tensor, rows: np.ndarray) -> Tensor:
         chosen = np.flatnonzero(self.filtered[rows])
