@@ -1,0 +1,128 @@
+"""Toy models whose right answer is exact: the next token's logits are a row of a table.
+
+Axes: V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from fairdraft import LLM
+
+P4 = [0.4, 0.3, 0.2, 0.1]
+Q4 = [0.1, 0.2, 0.3, 0.4]
+
+
+class TableConfig(PretrainedConfig):
+    model_type = "fairdraft_table"
+
+
+class TableLM(PreTrainedModel):
+    """Next-token logits [V, V] by the last token; keeps a value per token in the cache."""
+
+    config_class = TableConfig
+    _supports_sdpa = True
+
+    def __init__(self, config: TableConfig, table: Tensor) -> None:
+        super().__init__(config)
+        self.table = nn.Embedding.from_pretrained(table.float(), freeze=True)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        pass
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.table
+
+    def get_output_embeddings(self) -> None:
+        return None
+
+    @classmethod
+    def can_generate(cls) -> bool:
+        return True
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Any = None,
+        position_ids: Any = None,
+        past_key_values: Any = None,
+        use_cache: bool = True,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        if past_key_values is not None:
+            states = input_ids[:, None, :, None].float()
+            past_key_values.update(states, states, 0)
+        logits: Any = self.table(input_ids)
+        return CausalLMOutputWithPast(logits=logits)
+
+
+def table_model(
+    logits: Any, *, max_model_len: int = 4096, eos_token_id: int | list[int] | None = None
+) -> TableLM:
+    """A table model from logits [V, V], or from one row [V] for every last token."""
+    table = torch.as_tensor(np.asarray(logits, np.float32))
+    if table.dim() == 1:
+        table = table.expand(len(table), -1).clone()
+    config = TableConfig(
+        vocab_size=table.shape[1],
+        hidden_size=1,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        max_position_embeddings=max_model_len,
+        eos_token_id=eos_token_id,
+    )
+    return TableLM(config, table).eval()
+
+
+def from_probs(probs: Any, **options: Any) -> TableLM:
+    """A table model from probabilities."""
+    with np.errstate(divide="ignore"):
+        return table_model(np.log(np.asarray(probs, np.float64)), **options)
+
+
+def chain_table(order: list[int], vocab_size: int, gap: float = 20.0) -> np.ndarray:
+    """Logits [V, V] of a model that goes through `order`, each token after the one before."""
+    table = np.zeros((vocab_size, vocab_size), np.float32)
+    for previous, token in zip(order, order[1:], strict=False):
+        table[previous, token] = gap
+    return table
+
+
+def tiny_llama(seed: int, *, layers: int = 2, vocab_size: int = 97, **options: Any) -> Any:
+    """A random Llama that answers in about a millisecond."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=options.pop("max_model_len", 128),
+        initializer_range=0.2,
+        eos_token_id=options.pop("eos_token_id", None),
+        bos_token_id=None,
+        pad_token_id=None,
+        **options,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def ids(outputs: list[Any]) -> list[list[int]]:
+    """Token ids of each request's first sample."""
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+def speculating(target: Any, draft: Any, num_speculative_tokens: int = 4, **options: Any) -> LLM:
+    """An LLM with a draft model."""
+    keys = ("draft_sample_method", "tokenizer", "check_vocabulary")
+    config = {key: options.pop(key) for key in keys if key in options}
+    config |= {"model": draft, "num_speculative_tokens": num_speculative_tokens}
+    return LLM(target, speculative_config=config, **options)
