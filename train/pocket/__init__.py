@@ -1,0 +1,1 @@
+"""Recipe of the embedded models: corpus, tokenizer, target, distilled draft, evaluation."""
