@@ -49,17 +49,27 @@ class Address:
         return Address(np.atleast_1d(self.key[rows]), np.atleast_2d(self.counter[rows]))
 
 
-def _field(name: str, values: Any, bits: int) -> np.ndarray:
+def _field(name: str, values: Any, bits: int) -> Any:
+    """Returns a field that fits its bits: a Python int, or a uint32 array."""
+    if isinstance(values, int) and not isinstance(values, bool):
+        if values >> bits:
+            raise _out_of_range(name, values, bits)
+        return int(values)
     array = np.asarray(values)
     if array.dtype.kind not in "iu":
         raise ValueError(f"{name} must be integers, not {array.dtype}; cast it before the call")
-    if array.size and (int(array.min()) < 0 or int(array.max()) >> bits):
-        bad = next(int(v) for v in array.ravel() if int(v) < 0 or int(v) >> bits)
-        raise ValueError(
-            f"{name} = {bad} is outside 0..{(1 << bits) - 1}; an address field has {bits} bits and "
-            "is never wrapped, so use an index in range (or a new request key)"
-        )
-    return array.astype(np.uint64)
+    # a negative number shifts to -1
+    is_bad = array.astype(np.int64, copy=False) >> bits
+    if is_bad.any():
+        raise _out_of_range(name, int(array[is_bad != 0].ravel()[0]), bits)
+    return array.astype(np.uint32)
+
+
+def _out_of_range(name: str, value: int, bits: int) -> ValueError:
+    return ValueError(
+        f"{name} = {value} is outside 0..{(1 << bits) - 1}; an address field has {bits} bits and "
+        "is never wrapped, so use an index in range (or a new request key)"
+    )
 
 
 def pack(
@@ -89,18 +99,18 @@ def pack(
     Raises:
         ValueError: If a field is not an integer or does not fit its bits.
     """
-    c0 = _field("position", position, POSITION_BITS)
-    c1 = _field("anchor", anchor, ANCHOR_BITS)
-    c2 = (
-        _field("stream", stream, STREAM_BITS) << np.uint64(STREAM_SHIFT)
-        | _field("level", level, LEVEL_BITS) << np.uint64(LEVEL_SHIFT)
-        | _field("block", block, BLOCK_BITS)
+    words = (
+        _field("position", position, POSITION_BITS),
+        _field("anchor", anchor, ANCHOR_BITS),
+        _field("stream", stream, STREAM_BITS) << STREAM_SHIFT
+        | _field("level", level, LEVEL_BITS) << LEVEL_SHIFT
+        | _field("block", block, BLOCK_BITS),
+        _field("sample", sample, SAMPLE_BITS) << NODE_BITS | _field("node", node, NODE_BITS),
     )
-    c3 = _field("sample", sample, SAMPLE_BITS) << np.uint64(NODE_BITS) | _field(
-        "node", node, NODE_BITS
-    )
-    words = np.broadcast_arrays(c0, c1, c2, c3)
-    return np.stack(words, axis=-1).astype(np.uint32)
+    counter = np.empty((*np.broadcast_shapes(*map(np.shape, words)), 4), np.uint32)
+    for i, word in enumerate(words):
+        counter[..., i] = word
+    return counter
 
 
 def address(
@@ -127,10 +137,11 @@ def address(
     """
     counter = pack(position, anchor, stream, node, sample)
     keys = as_keys(key)
-    shape = np.broadcast_shapes(keys.shape, counter.shape[:-1])
-    keys = np.broadcast_to(keys, shape).reshape(-1)
-    counter = np.broadcast_to(counter, (*shape, 4)).reshape(-1, 4)
-    return Address(np.ascontiguousarray(keys), np.ascontiguousarray(counter))
+    if keys.shape != counter.shape[:-1]:
+        shape = np.broadcast_shapes(keys.shape, counter.shape[:-1])
+        keys = np.broadcast_to(keys, shape)
+        counter = np.broadcast_to(counter, (*shape, 4))
+    return Address(np.ascontiguousarray(keys.reshape(-1)), np.ascontiguousarray(counter.reshape(-1, 4)))
 
 
 def as_keys(key: Any) -> np.ndarray:

@@ -6,13 +6,16 @@ import hashlib
 import operator
 import os
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import numpy as np
 
 _PERSON = b"fairdraft/1"
 
 
-def request_key(seed: int | None, prompt_token_ids: Sequence[int] | np.ndarray = ()) -> int:
+def request_key(
+    seed: SupportsIndex | None, prompt_token_ids: Sequence[int] | np.ndarray = ()
+) -> int:
     """Mixes a seed and a prompt into a request's key.
 
     One seed on many prompts shares nothing, and the same seed and prompt repeat exactly.

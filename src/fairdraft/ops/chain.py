@@ -101,7 +101,6 @@ def _replacement(
 
 def decision_weights_reference(inputs: ChainInputs, accept: np.ndarray, law: np.ndarray) -> None:
     """Fills in accept probabilities [B, K] and next laws [B, K + 1, V] of every present row."""
-    vocab_size = inputs.target.shape[2]
     for b in range(len(inputs.target)):
         for r in range(inputs.num_drafts[b] + 1):
             row, error = _target_row(inputs, b, r)
@@ -114,10 +113,8 @@ def decision_weights_reference(inputs: ChainInputs, accept: np.ndarray, law: np.
             if is_last:
                 law[b, r] = p
             elif inputs.is_point_mass[b] or inputs.target_scale[b] == 0:
-                point = np.zeros(vocab_size)
-                point[x] = x >= 0
                 accept[b, r] = p[x] if x >= 0 else 0.0
-                law[b, r] = rules.replacement(p, np.where(point > 0, 1.0, 0.0))
+                law[b, r] = rules.unmatched(p, x)
             else:
                 q = _target_law(inputs.draft[b, r], inputs.draft_scale[b])
                 accept[b, r] = rules.accept_probability(p[x], q[x]) if x >= 0 else 0.0

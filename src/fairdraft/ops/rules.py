@@ -33,3 +33,14 @@ def replacement(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """
     weights = residual(p, q)
     return weights if weights.any() else p
+
+
+def unmatched(p: np.ndarray, x: int) -> np.ndarray:
+    """What follows a point-mass draft x that the target's own draw did not equal: p without x.
+
+    Sample-and-match accepts x with chance p(x); p comes back whole where it holds nothing else.
+    """
+    rest = p.copy()
+    if 0 <= x < len(p):
+        rest[x] = 0.0
+    return rest if rest.any() else p

@@ -98,7 +98,7 @@ class ChainOutputs(NamedTuple):
 def verify_chain(
     target_logits: Tensor,
     draft_token_ids: Tensor,
-    num_draft_tokens: Tensor,
+    num_draft_tokens: Any,
     *,
     draft_logits: Tensor | SparseLogits | None,
     key: Any,

@@ -17,7 +17,6 @@ def sample_cpu(values: np.ndarray, scales: np.ndarray, at: Address, method: str,
     error = np.zeros(count, np.int64)
     width = max(-(-vocab_size // TILE), TILE) if method == "race" else max(vocab_size, TILE)
     scratch = np.empty((2, width), np.float32)
-    has_stats = stats is not None
     if stats is None:
         stats = (scratch[:0], scratch[:0], scratch[0, :0], np.empty(0, np.int64))
     _sample(
@@ -26,33 +25,17 @@ def sample_cpu(values: np.ndarray, scales: np.ndarray, at: Address, method: str,
         at.key,
         at.counter,
         method == "race",
-        has_stats,
+        stats,
         scratch,
-        *stats,
-        token_ids,
-        margin,
-        error,
+        (token_ids, margin, error),
     )
     return token_ids, margin, error
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _sample(
-    values,
-    scales,
-    key,
-    counter,
-    is_race,
-    has_stats,
-    scratch,
-    tile_max_out,
-    tile_sum_out,
-    row_max_out,
-    row_sum_out,
-    token_ids,
-    margin,
-    error,
-):
+def _sample(values, scales, key, counter, is_race, stats, scratch, out):
+    token_ids, margin, error = out
+    has_stats = len(stats[0]) == len(values)
     num_tiles = (values.shape[1] + TILE - 1) // TILE
     memory = np.empty((3, num_tiles), np.float32)
     tiles = (memory[0], memory[1], memory[2])
@@ -63,8 +46,8 @@ def _sample(
             if error[b] == 0:
                 token_ids[b], margin[b] = rows.race(law, scratch, key[b], counter[b])
             if error[b] == 0 and has_stats:
-                tile_max_out[b], tile_sum_out[b] = tiles[0], tiles[1]
-                row_max_out[b], row_sum_out[b] = tiles[0].max(), law[3]
+                stats[0][b], stats[1][b] = tiles[0], tiles[1]
+                stats[2][b], stats[3][b] = tiles[0].max(), law[3]
             continue
         row_max, error[b] = rows.scan_maxima(row, tiles[0])
         if error[b] == 0 and c == 0:

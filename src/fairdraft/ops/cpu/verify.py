@@ -185,8 +185,10 @@ def _decide(targets, proposals, drafts, accept, next_law):
             p_x = out[x] if 0 <= x < len(out) and not is_forbidden[b, r] else 0.0
             if target_scale[b] == 0 or is_point_mass[b]:
                 accept[b, r] = p_x
-                if 0 < p_x < 1:
+                if p_x > 0:
                     out[x] = 0.0
+                    if not out.any():
+                        out[x] = p_x
             else:
                 q_law, _ = rows.scan(draft[b, r], draft_scale[b], work[1])
                 q_x = rows.probability(q_law, x)
