@@ -64,10 +64,6 @@ def generate(
         num_speculative_tokens=num_speculative_tokens,
     )
     prompts = gather_prompts(prompt or [], file or [], lines=lines)
-    if noise_key is not None and len(prompts) > 1:
-        raise UsageFault(f"--noise-key replays one response; {len(prompts)} prompts are given")
-    if plain and config is None:
-        raise UsageFault("--plain compares with speculation: add --draft MODEL or --method ngram")
     sampling: dict[str, Any] = {
         "n": n,
         "temperature": temperature,
@@ -97,6 +93,10 @@ def carry_out(job: Job, *, as_json: bool, plain: bool) -> int:
     from fairdraft.cli.screen import Screen
     from fairdraft.cli.session import Session
 
+    if job.sampling["noise_key"] is not None and len(job.prompts) > 1:
+        raise UsageFault(f"--noise-key replays one response; {len(job.prompts)} prompts are given")
+    if plain and job.speculative_config is None:
+        raise UsageFault("--plain compares with speculation: add --draft MODEL or --method ngram")
     screen = Screen(quiet=as_json)
     what = describe(job.speculative_config)
     screen.note(f"loading {job.model} ({what}) as {job.engine['dtype']} on {job.engine['device']}")

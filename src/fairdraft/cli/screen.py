@@ -57,15 +57,15 @@ class LiveText:
     """
 
     def __init__(self, screen: Screen, prompt: str) -> None:
+        self._console = screen.text
         self._painter = Painter(screen.text)
-        if screen.text.is_terminal:
-            screen.text.print(legend())
-            screen.text.print()
-            self._painter.write(prompt, PROMPT_STYLE)
+        self._prompt = prompt
+        self._begun = False
         self._shown = 0
 
     def __call__(self, event: RequestOutput) -> None:
         """Writes what is new in an event."""
+        self._begin()
         for sample in event.outputs:
             for text, source in sample.pieces:
                 self._painter.write(text, STYLES[source])
@@ -73,13 +73,24 @@ class LiveText:
 
     def abandon(self) -> None:
         """Ends the line, since an error is about to be printed."""
-        self._painter.close()
+        if self._begun:
+            self._painter.close()
 
     def close(self, run: Run) -> None:
         """Writes what an interruption kept from being an event, and ends the line."""
+        self._begin()
         if run.interrupted and run.outputs and run.outputs[0].outputs:
             self._painter.write(run.outputs[0].outputs[0].text[self._shown :])
         self._painter.close()
+
+    def _begin(self) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        if self._console.is_terminal:
+            self._console.print(legend())
+            self._console.print()
+            self._painter.write(self._prompt, PROMPT_STYLE)
 
 
 class Batch:

@@ -1,0 +1,257 @@
+"""`fairdraft generate` and `info` on the embedded pair, from the command line to the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import fairdraft
+from fairdraft import pocket
+
+SRC = Path(fairdraft.__file__).resolve().parent.parent
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+pytestmark = pytest.mark.skipif(
+    not (pocket.path("target") / "config.json").is_file(), reason="no embedded models"
+)
+
+
+def loaded(text: str) -> dict:
+    """The whole of stdout as one JSON document."""
+    return json.loads(text)
+
+
+def test_text_goes_to_stdout_and_all_else_to_stderr(cli) -> None:
+    result = cli("generate", "--max-tokens", "12", "--seed", "1", "--ignore-eos")
+    assert result.code == 0, result.err
+    assert result.out.strip() and "\x1b" not in result.out + result.err
+    for part in ("loading pocket (draft pocket-draft, K = 4)", "loaded in", "tokens/s"):
+        assert part in result.err
+    assert "12 tokens in" in result.err and "tokens/s" not in result.out
+
+
+def test_loading_is_announced_before_anything_slow(cli, monkeypatch) -> None:
+    from fairdraft.cli.session import Session
+
+    monkeypatch.setattr(Session, "load", lambda job: (_ for _ in ()).throw(OSError(28, "full")))
+    result = cli("generate")
+    assert result.err.splitlines()[0].startswith("loading pocket")
+    assert result.code == 2
+
+
+def test_key_from_the_table_replays_the_text(cli) -> None:
+    first = cli("generate", "--max-tokens", "24", "--ignore-eos", "-p", "One day")
+    key = re.search(r"--noise-key ([0-9a-f]{16})", first.err)
+    assert key is not None
+    options = ("--max-tokens", "24", "--ignore-eos", "-p", "One day", "--noise-key", key.group(1))
+    assert cli("generate", *options).out == first.out
+
+
+def test_json_is_one_document(cli) -> None:
+    filters = shlex.split("--top-k 20 --top-p 0.9 --min-p 0.01 --seed -1 -k 2")
+    prompts = ("-p", "One day", "-p", "The sun", "--n", "2", "--max-tokens", "6", "--ignore-eos")
+    result = cli("generate", "--json", *prompts, *filters)
+    assert result.code == 0, result.err
+    found = loaded(result.out)
+    assert [request["prompt"] for request in found["requests"]] == ["One day", "The sun"]
+    samples = [sample for request in found["requests"] for sample in request["outputs"]]
+    assert [len(sample["token_ids"]) for sample in samples] == [6] * 4
+    assert found["speculative_config"]["num_speculative_tokens"] == 2
+    assert found["summary"]["num_tokens"] == 24
+    assert found["sampling_params"]["top_k"] == 20 and found["comparison"] is None
+
+
+def test_lines_of_a_pipe_are_a_batch(cli, piped_stdin) -> None:
+    piped_stdin(b"One day\nThe sun\n")
+    result = cli("generate", "--lines", "--max-tokens", "5", "--ignore-eos")
+    assert result.code == 0, result.err
+    assert "[1/2] One day" in result.out and "[2/2] The sun" in result.out
+    assert "2 requests" in result.err
+
+
+def test_plain_runs_beside_speculation(cli) -> None:
+    result = cli(
+        "generate", "--plain", "--json", "--max-tokens", "12", "--temperature", "0", "--ignore-eos"
+    )
+    assert result.code == 0, result.err
+    comparison = loaded(result.out)["comparison"]
+    assert comparison["same_greedy_text"] is True
+    assert len(comparison["plain"]) == len(comparison["speculative"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "sources"),
+    [
+        (("--method", "none"), {"target"}),
+        (("--method", "ngram"), {"target", "draft", "residual", "bonus"}),
+        (
+            ("--speculative-config", '{"draft_sample_method": "greedy"}'),
+            {"draft", "residual", "bonus"},
+        ),
+    ],
+)
+def test_other_speculators(cli, options: tuple[str, ...], sources: set[str]) -> None:
+    result = cli("generate", "--json", "--max-tokens", "16", "--ignore-eos", *options)
+    assert result.code == 0, result.err
+    sample = loaded(result.out)["requests"][0]["outputs"][0]
+    assert len(sample["token_ids"]) == 16
+    # the last rounds before a limit may have no room for drafts
+    assert set(sample["token_sources"]) <= sources | {"target"}
+
+
+def test_stop_string_ends_the_text(cli) -> None:
+    result = cli("generate", "--json", "--stop", "e", "--max-tokens", "200", "--ignore-eos")
+    sample = loaded(result.out)["requests"][0]["outputs"][0]
+    assert sample["finish_reason"] == "stop" and sample["stop_reason"] == "e"
+    assert "e" not in sample["text"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--temperature", "-1"), "temperature=-1.0"),
+        (("--temperature", "nan"), "temperature=nan"),
+        (("--top-p", "0"), "top_p=0.0"),
+        (("--top-p", "1.5"), "top_p=1.5"),
+        (("--min-p", "2"), "min_p=2.0"),
+        (("--top-k", "-3"), "top_k=-3"),
+        (("-k", "0"), "num_speculative_tokens=0"),
+        (("--max-tokens", "0"), "max_tokens=0"),
+        (("--n", "0"), "n=0"),
+        (("--noise-key", "zz"), "zz"),
+        (("--seed", "1", "--noise-key", "0123456789abcdef"), "leave one out"),
+        (("--noise-key", "0123456789abcdef", "-p", "a", "-p", "b"), "2 prompts are given"),
+        (("--prompt", ""), "--prompt is empty"),
+        (("--prompt", "word " * 3000), "context holds"),
+        (("no-such-model",), "no-such-model"),
+        (("--draft", "no-such-draft"), "no-such-draft"),
+        (("--method", "bogus"), "bogus"),
+        (("--speculative-config", '{"metod": "ngram"}'), "did you mean 'method'"),
+        (("--method", "none", "--plain"), "--plain compares"),
+        (("--impl", "bogus"), "bogus"),
+        (("--dtype", "int3"), "int3"),
+        (("--device", "nowhere"), "nowhere"),
+    ],
+)
+def test_bad_input_is_named_and_exits_2(cli, arguments: tuple[str, ...], message: str) -> None:
+    result = cli("generate", *arguments)
+    assert (result.code, result.out) == (2, ""), result.err
+    assert message in result.err and "Traceback" not in result.err
+
+
+def test_directory_that_is_no_checkpoint_is_refused(cli, tmp_path: Path) -> None:
+    result = cli("generate", str(tmp_path))
+    assert result.code == 2 and "config.json" in result.err
+
+
+def test_unknown_option_is_a_usage_error(cli) -> None:
+    result = cli("generate", "--temprature", "1")
+    assert result.code == 2 and result.out == ""
+
+
+def test_failed_request_exits_1_and_the_others_finish(cli, monkeypatch) -> None:
+    from fairdraft.engine import LLM
+
+    stream = LLM.stream
+
+    def breaking(self, prompts, params):
+        for event in stream(self, prompts, params):
+            if event.finished and event.prompt == "The sun":
+                event.error = "the target's logits hold NaN"
+            yield event
+
+    monkeypatch.setattr(LLM, "stream", breaking)
+    result = cli("generate", "-p", "One day", "-p", "The sun", "--max-tokens", "4")
+    assert result.code == 1
+    assert "prompt 2 of 2 failed: the target's logits hold NaN" in result.err
+    assert "[1/2] One day" in result.out and "1 failed" in result.err
+
+
+def test_fault_of_ours_exits_70(cli, monkeypatch) -> None:
+    from fairdraft.engine import LLM
+
+    def broken(self, prompts, params):
+        raise AssertionError("rows disagree")
+
+    monkeypatch.setattr(LLM, "stream", broken)
+    result = cli("generate", "--max-tokens", "4")
+    assert result.code == 70 and "rows disagree" in result.err and "please report" in result.err
+
+
+def start_on_terminal(*arguments: str, **environment: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Starts the command with a terminal as stdout and stderr; returns it and our end."""
+    ours, theirs = pty.openpty()
+    inherited = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fairdraft", "generate", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env={**inherited, "PYTHONPATH": str(SRC), "TERM": "xterm-256color", **environment},
+    )
+    os.close(theirs)
+    return process, ours
+
+
+def read_until(descriptor: int, wanted: bytes | None, seconds: float = 120.0) -> bytes:
+    """Reads a terminal until it shows something, or, without it, until it closes."""
+    seen, end = b"", time.monotonic() + seconds
+    while time.monotonic() < end and (wanted is None or wanted not in seen):
+        try:
+            chunk = os.read(descriptor, 4096)
+        except OSError:
+            break
+        if not chunk:
+            break
+        seen += chunk
+    return seen
+
+
+def test_interrupt_keeps_the_text_and_exits_130() -> None:
+    """On a terminal, so that the colors are seen too."""
+    process, ours = start_on_terminal("--max-tokens", "900", "--ignore-eos", "--seed", "3")
+    seen = read_until(ours, b"\x1b[36m")
+    seen += read_until(ours, b"\x1b[32m")
+    process.send_signal(signal.SIGINT)
+    seen += read_until(ours, None)
+    os.close(ours)
+    assert process.wait(60) == 130
+    text = ANSI.sub("", seen.decode())
+    assert "Once upon a time" in text and "tokens/s" in text and "interrupted" in text
+    assert "Traceback" not in text
+
+
+def test_no_color_is_honored() -> None:
+    process, ours = start_on_terminal("--max-tokens", "8", NO_COLOR="1")
+    seen = read_until(ours, None).decode()
+    os.close(ours)
+    assert process.wait(60) == 0
+    assert re.search(r"\x1b\[[0-9;]*3[0-7]m", seen) is None
+    assert "Once upon a time" in ANSI.sub("", seen)
+
+
+def test_info_says_what_will_run_and_why(cli) -> None:
+    result = cli("info")
+    assert result.code == 0, result.err
+    for part in ("torch", "cpu", "reference", "picks", "pocket-draft", "K = 4"):
+        assert part in result.out
+
+
+def test_info_as_json(cli) -> None:
+    found = loaded(cli("info", "--json").out)
+    assert set(found) == {"versions", "devices", "backends", "models", "what runs"}
+    assert all({"name", "ready", "reason"} == set(entry) for entry in found["models"])
+
+
+def test_version(cli) -> None:
+    assert cli("--version").out == f"fairdraft {fairdraft.__version__}\n"
