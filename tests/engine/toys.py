@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, PretrainedConfig, PreTrainedModel
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from fairdraft import LLM
@@ -70,15 +77,15 @@ def table_model(
     table = torch.as_tensor(np.asarray(logits, np.float32))
     if table.dim() == 1:
         table = table.expand(len(table), -1).clone()
-    config = TableConfig(
-        vocab_size=table.shape[1],
-        hidden_size=1,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        max_position_embeddings=max_model_len,
-        eos_token_id=eos_token_id,
-    )
-    return TableLM(config, table).eval()
+    shape: dict[str, Any] = {
+        "vocab_size": table.shape[1],
+        "hidden_size": 1,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "max_position_embeddings": max_model_len,
+        "eos_token_id": eos_token_id,
+    }
+    return TableLM(TableConfig(**shape), table).eval()
 
 
 def from_probs(probs: Any, **options: Any) -> TableLM:
@@ -126,3 +133,19 @@ def speculating(target: Any, draft: Any, num_speculative_tokens: int = 4, **opti
     config = {key: options.pop(key) for key in keys if key in options}
     config |= {"model": draft, "num_speculative_tokens": num_speculative_tokens}
     return LLM(target, speculative_config=config, **options)
+
+
+def word_tokenizer(words: list[str], *, eos_token: str | None = None) -> PreTrainedTokenizerFast:
+    """A tokenizer whose ids are the given strings, joined without spaces."""
+    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, words[0]))
+    inner.decoder = decoders.Fuse()  # pyright: ignore[reportAttributeAccessIssue]
+    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=eos_token)
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer without merges: a character of n bytes is n tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
+    inner.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    return PreTrainedTokenizerFast(tokenizer_object=inner)
