@@ -141,7 +141,8 @@ def address(
         shape = np.broadcast_shapes(keys.shape, counter.shape[:-1])
         keys = np.broadcast_to(keys, shape)
         counter = np.broadcast_to(counter, (*shape, 4))
-    return Address(np.ascontiguousarray(keys.reshape(-1)), np.ascontiguousarray(counter.reshape(-1, 4)))
+    counter = np.ascontiguousarray(counter.reshape(-1, 4))
+    return Address(np.ascontiguousarray(keys.reshape(-1)), counter)
 
 
 def as_keys(key: Any) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -10,6 +12,8 @@ from numba.extending import intrinsic
 from fairdraft.noise import exponential as reference
 from fairdraft.noise import philox as generator
 
+# the decorator replaces the typing context, which type checkers cannot see
+_intrinsic: Any = intrinsic
 _f = np.float32
 _M0, _M1 = np.uint64(generator.MULTIPLIER_0), np.uint64(generator.MULTIPLIER_1)
 _W0, _W1 = np.uint32(generator.WEYL_0), np.uint32(generator.WEYL_1)
@@ -21,7 +25,7 @@ _2M32, _2M64, _2M65 = _f(2.0**-32), _f(2.0**-64), _f(2.0**-65)
 _ONE, _ZERO = _f(1), _f(0)
 
 
-@intrinsic
+@_intrinsic
 def fma(_context, a, b, c):
     """float32 fused multiply-add; one instruction where the processor has it."""
 
@@ -33,7 +37,7 @@ def fma(_context, a, b, c):
     return types.float32(types.float32, types.float32, types.float32), generate
 
 
-@intrinsic
+@_intrinsic
 def float_bits(_context, value):
     """The bits of a float32 as int32."""
 
@@ -43,7 +47,7 @@ def float_bits(_context, value):
     return types.int32(types.float32), generate
 
 
-@intrinsic
+@_intrinsic
 def bits_float(_context, bits):
     """The float32 with the given int32 bits."""
 

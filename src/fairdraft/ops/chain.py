@@ -72,7 +72,7 @@ def _ratio(inputs: ChainInputs, outputs: ChainOutputs, b: int) -> None:
         target = row_weights(row, inputs.target_scale[b])
         p = target.probabilities()[:vocab_size]
         q = row_weights(inputs.draft[b, r], inputs.draft_scale[b]).probabilities()[:vocab_size]
-        p_x, q_x = (p[x], q[x]) if 0 <= x < vocab_size else (0.0, 0.0)
+        p_x, q_x = (float(p[x]), float(q[x])) if 0 <= x < vocab_size else (0.0, 0.0)
         is_forbidden = inputs.is_forbidden[b, r]
         outputs.num_broken[b] += not is_forbidden and q_x == 0
         u = acceptance(inputs.accept_at[b * (num_rows - 1) + r])[0]

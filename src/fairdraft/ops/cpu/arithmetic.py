@@ -6,6 +6,8 @@ on order-preserving integers, sums on the integer mantissas that the exact split
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -14,6 +16,8 @@ from numba.extending import intrinsic
 from fairdraft.noise.jit import bits_float, float_bits, fma
 from fairdraft.ops import arithmetic as reference
 
+# the decorator replaces the typing context, which type checkers cannot see
+_intrinsic: Any = intrinsic
 _f = np.float32
 TILE = reference.TILE
 _MAGIC = _f(reference.ROUND_TO_INTEGER)
@@ -32,7 +36,7 @@ KEY_INF = np.int32(0x7F800000)
 KEY_MINUS_INF = np.int32(np.int32(-0x7F800001))
 
 
-@intrinsic
+@_intrinsic
 def double_bits(_context, value):
     """The bits of a float64 as int64."""
 
@@ -42,7 +46,7 @@ def double_bits(_context, value):
     return types.int64(types.float64), generate
 
 
-@intrinsic
+@_intrinsic
 def bits_double(_context, bits):
     """The float64 with the given int64 bits."""
 
