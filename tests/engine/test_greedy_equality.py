@@ -116,9 +116,7 @@ def test_filters_that_keep_one_token_are_greedy(
         assert ids(llm.generate(PROMPTS, params)) == plain
 
 
-def test_speculation_can_be_turned_off_for_one_request(
-    target: Any, plain: list[list[int]]
-) -> None:
+def test_speculation_can_be_turned_off_for_one_request(target: Any, plain: list[list[int]]) -> None:
     off = SamplingParams(temperature=0, max_tokens=24, num_speculative_tokens=0)
     outputs = speculating(target, target, 4).generate(PROMPTS, [off, GREEDY, off, GREEDY])
     assert ids(outputs) == plain

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor, nn
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
