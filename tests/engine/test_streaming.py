@@ -77,7 +77,7 @@ class Places:
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         places = [self._order[i - 1] for i in token_ids if i > 0]
-        return self._tokenizer.decode(places) if places else ""
+        return str(self._tokenizer.decode(places)) if places else ""
 
     def get_vocab(self) -> dict[str, int]:
         return {str(place): place for place in range(len(self._order) + 1)}
