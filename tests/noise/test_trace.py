@@ -36,7 +36,8 @@ def test_a_second_digest_is_a_collision_that_names_its_address() -> None:
 def test_a_value_blind_discard_frees_the_address() -> None:
     trace = Trace()
     trace.record(draft_at(5), [b"one"])
-    assert trace.discard(1, 4, Discard.LOAD) == 1
+    assert trace.discard(1, 4, Discard.LOAD, sample=0) == 0
+    assert trace.discard(1, 4, Discard.LOAD, sample=2) == 1
     trace.record(draft_at(5), [b"two"])
     trace.check()
     trace.record(draft_at(5), [b"three"])

@@ -89,11 +89,12 @@ class Trace:
             else:
                 self._uses[name] = use
 
-    def discard(self, key: int, anchor: int, reason: Discard) -> int:
-        """Marks a round's draws as dropped for a value-blind reason; returns how many."""
+    def discard(self, key: int, anchor: int, reason: Discard, *, sample: int = 0) -> int:
+        """Marks a round's drafts as dropped for a value-blind reason; returns how many."""
         marked, reason = 0, Discard(reason)
         for name, use in self._uses.items():
-            if use.key == key and use.anchor == anchor and use.stream == Stream.DRAFT:
+            is_round = (use.key, use.anchor, use.sample) == (key, anchor, sample)
+            if is_round and use.stream == Stream.DRAFT:
                 self._uses[name] = Use(**{**use.__dict__, "discarded": reason})
                 marked += 1
         return marked

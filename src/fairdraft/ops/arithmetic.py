@@ -20,7 +20,6 @@ MAX_TEMPERATURE = 1e8
 #: weights below 2^-100 of their maximum are excluded: they would be drawn once in 10^30 draws
 SMALLEST_EXPONENT = -100.0
 ROUND_TO_INTEGER = 12582912.0  # 1.5 * 2^23: adding it rounds a float32 to an integer
-CLAMP_EXPONENT = -126.0
 # 2^f on [-1/2, 1/2], highest power first; relative error 1.0e-7
 EXP2_COEFFICIENTS = (
     0.0001534581242594868,
@@ -56,7 +55,9 @@ def exp2_weights(d: np.ndarray, c: np.float32) -> np.ndarray:
 
 
 def exact_sums(weights: np.ndarray) -> np.ndarray:
-    """Sums of tiles of weights in [0, 1], exact to 2^-29 and independent of the order.
+    """Sums of tiles of weights in [0, 1], each rounded to a multiple of 2^-29, in any order.
+
+    The two partial sums are free of rounding; their total is rounded to float32 once.
 
     Args:
         weights: float32 [T, TILE].

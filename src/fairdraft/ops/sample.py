@@ -25,7 +25,7 @@ Method = Literal["race", "gumbel"]
 
 @dataclass(frozen=True)
 class TileStats:
-    """Statistics of sampled rows, which verification re-uses in place of a second pass.
+    """Statistics of sampled rows, for whoever needs the row's law after the draw.
 
     Attributes:
         tile_max: float32 [B, T] largest logit of each tile of 512 ids.

@@ -326,21 +326,32 @@ def _last_stream(inputs: ChainInputs, outputs: ChainOutputs) -> np.ndarray:
 def _record(trace: Trace, inputs: ChainInputs, outputs: ChainOutputs) -> None:
     depth = inputs.token_ids.shape[1]
     for b in np.flatnonzero(inputs.target_scale > 0):
-        accepted, present = int(outputs.num_accepted[b]), int(inputs.num_drafts[b])
+        accepted, is_ended = int(outputs.num_accepted[b]), outputs.error[b] == RowError.NONE
+        final = b * (depth + 1)
         if inputs.is_point_mass[b]:
-            walked = range(accepted + (outputs.error[b] == RowError.NONE))
-            target = inputs.target[b]
-            parts = [digest(target[r], inputs.target_scale[b]) for r in walked]
-            trace.record(inputs.final_at[[b * (depth + 1) + r for r in walked]], parts)
+            raced = range(accepted + is_ended)
+            parts = [digest(*_raced(inputs, b, r, with_draft=False)) for r in raced]
+            trace.record(inputs.final_at[[final + r for r in raced]], parts)
             continue
-        tested = range(min(accepted + 1, present))
-        pair = [(inputs.target[b, i], inputs.draft[b, i]) for i in tested]
-        parts = [digest(*pair[i], inputs.token_ids[b, i]) for i in tested]
-        trace.record(inputs.accept_at[[b * depth + i for i in tested]], parts)
-        if outputs.error[b] == RowError.NONE:
-            raced = pair[accepted] if accepted < present else (inputs.target[b, accepted],)
-            part = digest(*raced, inputs.target_scale[b])
-            trace.record(inputs.final_at[[b * (depth + 1) + accepted]], [part])
+        # a row that failed drew nothing
+        is_rejected = is_ended and accepted < inputs.num_drafts[b]
+        tested = range(accepted + is_rejected)
+        tests = [(*_raced(inputs, b, r, with_draft=True), inputs.token_ids[b, r]) for r in tested]
+        parts = [digest(*test) for test in tests]
+        trace.record(inputs.accept_at[[b * depth + r for r in tested]], parts)
+        if is_ended:
+            part = digest(*_raced(inputs, b, accepted, with_draft=is_rejected))
+            trace.record(inputs.final_at[[final + accepted]], [part])
+
+
+def _raced(inputs: ChainInputs, b: int, r: int, *, with_draft: bool) -> list[np.ndarray]:
+    """The numbers that a draw at row r was made from."""
+    parts = [inputs.target[b, r], inputs.target_scale[b]]
+    if r < inputs.num_drafts[b] and inputs.is_forbidden[b, r]:
+        parts.append(inputs.token_ids[b, r])
+    if with_draft:
+        parts += [inputs.draft[b, r], inputs.draft_scale[b]]
+    return parts
 
 
 def _weights(inputs: ChainInputs, is_cpu: bool) -> DecisionWeights:
