@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from fairdraft.cli.session import Job, Run, Session
 
 GREEDY_TEMPERATURE = 1e-5
+# options that go to LLM and to SamplingParams under their own names
+ENGINE_OPTIONS = ("tokenizer", "dtype", "device", "max_num_seqs", "max_model_len", "impl")
+SAMPLING_OPTIONS = (
+    *("n", "temperature", "top_p", "top_k", "min_p", "seed", "noise_key"),
+    *("max_tokens", "stop", "ignore_eos"),
+)
 
 
 @guarded
@@ -45,6 +51,7 @@ def generate(
     tokenizer: options.Tokenizer = None,
     dtype: options.Dtype = "float32",
     device: options.Device = "cpu",
+    threads: options.Threads = None,
     max_num_seqs: options.MaxNumSeqs = 64,
     max_model_len: options.MaxModelLen = None,
     impl: options.Impl = "auto",
@@ -54,6 +61,7 @@ def generate(
     The text goes to stdout, everything else to stderr. Exit codes: 0 done, 1 a request
     failed, 2 unusable input, 70 internal error, 130 interrupted.
     """
+    given = dict(locals())
     from fairdraft.cli.session import Job
 
     config = speculative_config(
@@ -63,28 +71,15 @@ def generate(
         config_json=speculative_json,
         num_speculative_tokens=num_speculative_tokens,
     )
-    prompts = gather_prompts(prompt or [], file or [], lines=lines)
-    sampling: dict[str, Any] = {
-        "n": n,
-        "temperature": temperature,
-        "top_p": top_p,
-        "top_k": top_k,
-        "min_p": min_p,
-        "seed": seed,
-        "noise_key": noise_key,
-        "max_tokens": max_tokens,
-        "stop": stop or None,
-        "ignore_eos": ignore_eos,
-    }
-    engine: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "dtype": dtype,
-        "device": device,
-        "max_num_seqs": max_num_seqs,
-        "max_model_len": max_model_len,
-        "impl": impl,
-    }
-    return carry_out(Job(model, config, engine, sampling, prompts), as_json=json, plain=plain)
+    job = Job(
+        model,
+        config,
+        engine={name: given[name] for name in ENGINE_OPTIONS},
+        sampling={name: given[name] for name in SAMPLING_OPTIONS},
+        prompts=gather_prompts(prompt or [], file or [], lines=lines),
+        threads=threads,
+    )
+    return carry_out(job, as_json=json, plain=plain)
 
 
 def carry_out(job: Job, *, as_json: bool, plain: bool) -> int:
@@ -157,7 +152,8 @@ def _loaded(session: Session) -> str:
         sizes += f", draft {_millions(draft.num_parameters)}"
     return (
         f"loaded in {session.load_seconds:.1f} s: target {sizes} parameters, "
-        f"vocabulary {target.vocab_size}, context {session.llm.max_model_len}"
+        f"vocabulary {target.vocab_size}, context {session.llm.max_model_len}, "
+        f"{session.num_threads} thread{'s' if session.num_threads > 1 else ''}"
     )
 
 

@@ -147,6 +147,14 @@ Dtype = Annotated[
     typer.Option(help="float32, bfloat16, float16, float64, or auto.", rich_help_panel=ENGINE),
 ]
 Device = Annotated[str, typer.Option(help="Where the models compute.", rich_help_panel=ENGINE)]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        help="Threads of torch; 1 for a small model unless told otherwise.",
+        min=1,
+        rich_help_panel=ENGINE,
+    ),
+]
 MaxNumSeqs = Annotated[
     int, typer.Option(help="Most samples in a batch at once.", rich_help_panel=ENGINE)
 ]

@@ -13,8 +13,10 @@ from fairdraft.cli.transcript import Transcript
 if TYPE_CHECKING:
     from fairdraft.engine import LLM, RequestOutput, SamplingParams
 
-WARM_UP_TOKENS = 8
+WARM_UP_TOKENS = 16
 WARM_UP_CHARACTERS = 32
+# below this many parameters a second thread costs more in waiting than it computes
+SMALL_MODEL = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Job:
         engine: Further arguments of `LLM`.
         sampling: Arguments of `SamplingParams`.
         prompts: Texts to continue.
+        threads: Threads of torch, or None for as many as the target's size calls for.
     """
 
     model: str
@@ -34,6 +37,7 @@ class Job:
     engine: dict[str, Any]
     sampling: dict[str, Any]
     prompts: list[str]
+    threads: int | None = None
 
 
 @dataclass
@@ -61,6 +65,7 @@ class Session:
     llm: LLM
     params: SamplingParams
     load_seconds: float
+    num_threads: int
     _plain: LLM | None = field(default=None, repr=False)
 
     @classmethod
@@ -71,11 +76,21 @@ class Session:
             ValueError: If a parameter, model or option cannot be used.
         """
         start = time.perf_counter()
+        import torch
+        import transformers
+
         from fairdraft.engine import LLM, SamplingParams
 
+        # our own messages name the value and the way out
+        transformers.logging.set_verbosity_error()
         params = SamplingParams(**job.sampling)
+        many = torch.get_num_threads()
+        # the target's size is known only after it was tried
+        torch.set_num_threads(job.threads or 1)
         llm = LLM(job.model, speculative_config=job.speculative_config, **job.engine)
-        session = cls(job, llm, params, 0.0)
+        if job.threads is None and llm.target.num_parameters >= SMALL_MODEL:
+            torch.set_num_threads(many)
+        session = cls(job, llm, params, 0.0, torch.get_num_threads())
         session.warm_up()
         session.load_seconds = time.perf_counter() - start
         return session
