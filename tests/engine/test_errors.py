@@ -156,3 +156,63 @@ def test_requests_that_ended_cannot_be_preempted_or_aborted() -> None:
     for method in (llm.engine.preempt, llm.engine.abort):
         with pytest.raises(ValueError, match="is not running; it ended or never began"):
             method(output.request_id)
+
+
+@pytest.mark.parametrize("where", ["propose", "verify", "commit", "logprobs"])
+def test_ctrl_c_in_the_middle_of_a_round_leaves_the_others_whole(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the round had begun is dropped; a neighbor's stream redoes it and goes on."""
+    import fairdraft.engine.commit as commit
+    import fairdraft.engine.core as core
+    from fairdraft.engine.round import RoundRunner
+
+    owner, name = {
+        "propose": (RoundRunner, "_forward"),
+        "verify": (RoundRunner, "_verify"),
+        "commit": (core, "commit"),
+        "logprobs": (commit, "gather_logprobs"),
+    }[where]
+    llm = speculating(tiny_llama(0), tiny_llama(1, layers=1), 2)
+    quiet = SamplingParams(seed=3, max_tokens=20)
+    params = SamplingParams(seed=1, max_tokens=20, logprobs=0)
+    expected, beside = ids(llm.generate([[1, 2], [3, 4]], [params, quiet]))
+    stream = llm.stream([3, 4], quiet)
+    seen = list(next(stream).outputs[0].token_ids)
+    original, count = getattr(owner, name), 0
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise KeyboardInterrupt
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(GenerationInterrupted) as caught:
+        llm.generate([1, 2], params)
+    [sample] = caught.value.outputs[0].outputs
+    assert sample.token_ids == expected[: len(sample.token_ids)] and sample.token_ids
+    assert sample.logprobs is not None and len(sample.logprobs) == len(sample.token_ids)
+    for event in stream:
+        seen += [i for output in event.outputs for i in output.token_ids]
+    assert seen == beside
+
+
+def test_threads_share_an_engine() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    llm = speculating(tiny_llama(0), tiny_llama(1, layers=1), 3, max_num_seqs=3)
+    jobs = [([1 + i, 2], SamplingParams(seed=i, max_tokens=12)) for i in range(6)]
+    expected = [ids(llm.generate(*job))[0] for job in jobs]
+
+    def stream(job: Any) -> list[int]:
+        return [
+            i for event in llm.stream(*job) for output in event.outputs for i in output.token_ids
+        ]
+
+    with ThreadPoolExecutor(4) as pool:
+        whole = [pool.submit(llm.generate, *job) for job in jobs]
+        events = [pool.submit(stream, job) for job in jobs]
+        assert [ids(future.result())[0] for future in whole] == expected
+        assert [future.result() for future in events] == expected

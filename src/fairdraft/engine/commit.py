@@ -40,6 +40,7 @@ def commit(rows: RowTable, result: Round, tokenizer: Any = None) -> list[int]:
     _write_counts(rows, result, kept)
     for row in np.flatnonzero(rows["num_logprobs"] >= 0):
         _write_logprobs(rows, result, int(row), int(kept[row]), tokenizer)
+    rows["last_anchor"][:] = rows["num_decided"]
     rows["num_decided"][:] += kept
 
     is_full = rows["num_decided"] >= rows["max_length"]

@@ -8,7 +8,7 @@ import torch
 
 from fairdraft.engine.commit import commit
 from fairdraft.engine.detokenize import Detokenizer
-from fairdraft.engine.request import Request, Sequence
+from fairdraft.engine.request import Clock, FinishReason, Request, Sequence
 from fairdraft.engine.round import RoundRunner
 from fairdraft.engine.rows import RowTable
 from fairdraft.engine.scheduler import Scheduler
@@ -25,6 +25,7 @@ class Engine:
     Attributes:
         target: The model whose law is sampled.
         speculator: What proposes drafts, or None for plain decoding.
+        impl: Implementation of the ops.
         requests: Requests that have not ended, by id.
     """
 
@@ -40,17 +41,24 @@ class Engine:
     ) -> None:
         self.target = target
         self.speculator = speculator
+        self.impl: Impl = impl
         self.requests: dict[str, Request] = {}
         self._runner = RoundRunner(target, speculator, impl=impl, trace=trace)
         num_drafts = speculator.num_speculative_tokens if speculator is not None else 0
         rows = RowTable(max_num_seqs, num_drafts, max_model_len)
         self._scheduler = Scheduler(rows, self._runner)
-        self._lock = threading.RLock()
+        #: held during a round; holders see the batch between rounds
+        self.lock = threading.RLock()
 
     @property
     def rows(self) -> RowTable:
         """The running batch."""
         return self._scheduler.rows
+
+    @property
+    def clock(self) -> Clock:
+        """Seconds spent so far in draft, target and verification."""
+        return self._runner.clock
 
     @property
     def has_work(self) -> bool:
@@ -64,13 +72,13 @@ class Engine:
         if self.target.tokenizer is not None and (stops or request.is_streamed):
             for sequence in request.sequences:
                 sequence.text = self._new_text(request)
-        with self._lock:
+        with self.lock:
             self.requests[request.request_id] = request
             self._scheduler.add(request)
 
     def step(self) -> list[Request]:
         """Runs one round of the batch; returns the requests that ended in it."""
-        with self._lock, torch.inference_mode():
+        with self.lock, torch.inference_mode():
             self._scheduler.admit()
             rows = self.rows
             if not rows.num_rows:
@@ -85,7 +93,7 @@ class Engine:
         Raises:
             ValueError: If no such request is running or waiting.
         """
-        with self._lock, torch.inference_mode():
+        with self.lock, torch.inference_mode():
             self._scheduler.preempt(self._find(request_id))
 
     def abort(self, request_id: str) -> Request:
@@ -94,11 +102,12 @@ class Engine:
         Raises:
             ValueError: If no such request is running or waiting.
         """
-        with self._lock, torch.inference_mode():
+        with self.lock, torch.inference_mode():
             request = self._find(request_id)
             self._scheduler.abort(request)
             for sequence in request.sequences:
-                self._settle_text(sequence)
+                if sequence.finish_reason == FinishReason.ABORT:
+                    self._settle_abort(sequence)
             self._end(request)
             return request
 
@@ -139,6 +148,13 @@ class Engine:
         detokenizer = Detokenizer(self.target.tokenizer, request.prompt_token_ids)
         params = request.params
         return SequenceText(detokenizer, params.stop_strings, params.include_stop_str_in_output)
+
+    def _settle_abort(self, sequence: Sequence) -> None:
+        """Cuts what an interrupted round had begun to add back to the tokens that are decided."""
+        if sequence.logprobs is not None:
+            del sequence.logprobs[len(sequence.token_ids) :]
+        sequence.text = None
+        self._settle_text(sequence)
 
     def _settle_text(self, sequence: Sequence) -> None:
         """Writes the text of a sequence that ended."""

@@ -30,6 +30,8 @@ from fairdraft.speculators import (
 
 Progress = Callable[[int, int], None]
 
+_STEADY_DTYPES = ("torch.float32", "torch.float64")
+
 
 class LLM:
     """Generates text whose law is the target's, token by token, whatever speculates.
@@ -94,6 +96,34 @@ class LLM:
     def tokenizer(self) -> Any:
         """The target's tokenizer, or None."""
         return self.target.tokenizer
+
+    def describe(self) -> str:
+        """Says in a few lines what runs and which repeatability it gives."""
+        target = self.target
+        lines = [
+            f"target: {target.name}, {target.num_parameters:,} parameters, "
+            f"{str(target.dtype).removeprefix('torch.')} on {target.device}",
+            f"speculator: {self._describe_speculator()}",
+            f"sampler: race, impl {resolve_impl(self.engine.impl)}; rule: token",
+        ]
+        # kernels of half precision and of accelerators depend on the number of rows
+        is_steady = target.device.type == "cpu" and str(target.dtype) in _STEADY_DTYPES
+        level = "logits repeat up to rounding" if is_steady else "logits depend on the batch"
+        lines.append(f"repeats: the same key gives the same tokens for the same logits; {level}")
+        return "\n".join(lines)
+
+    def _describe_speculator(self) -> str:
+        if self.speculator is None or self.config is None:
+            return "none, plain decoding"
+        config = self.config
+        text = f"{config.method}, {config.num_speculative_tokens} tokens a round"
+        if isinstance(self.speculator, DraftModelSpeculator):
+            draft = self.speculator.model
+            text += (
+                f", {draft.name}, {draft.num_parameters:,} parameters, "
+                f"{config.draft_sample_method} drafts, {self.speculator.vocabulary.describe()}"
+            )
+        return text
 
     def generate(
         self,
@@ -164,7 +194,8 @@ class LLM:
             while sources:
                 self.engine.step()
                 for source in sources:
-                    event = source.next_event()
+                    with self.engine.lock:
+                        event = source.next_event()
                     if event is not None:
                         yield event
                 sources = [source for source in sources if not source.is_closed]
@@ -184,8 +215,9 @@ class LLM:
             text, token_ids = read_prompt(item, where, self.target, self.max_model_len)
             self._check_params(chosen, where)
             requests.append(self._new_request(text, token_ids, chosen, is_streamed))
-        for request in requests:
-            self.engine.add(request)
+        with self.engine.lock:
+            for request in requests:
+                self.engine.add(request)
         return requests
 
     def _check_params(self, params: SamplingParams, where: str) -> None:
@@ -227,9 +259,10 @@ class LLM:
         return request.params.n * (room if limit is None else min(limit, room))
 
     def _abort(self, requests: list[Request]) -> None:
-        for request in requests:
-            if request.request_id in self.engine.requests:
-                self.engine.abort(request.request_id)
+        with self.engine.lock:
+            for request in requests:
+                if request.request_id in self.engine.requests:
+                    self.engine.abort(request.request_id)
 
     def _new_speculator(self, dtype: str | None, device: str, max_rows: int) -> Speculator | None:
         config = self.config

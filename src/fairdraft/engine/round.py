@@ -106,8 +106,7 @@ class RoundRunner:
 
     def _propose(self, rows: RowTable) -> Proposal:
         anchor = rows["num_decided"].copy()
-        assert (anchor > rows["last_anchor"]).all(), "anchors must grow between rounds"
-        rows["last_anchor"][:] = anchor
+        assert (anchor > rows["last_anchor"]).all(), "anchors must grow between verified rounds"
         if self.speculator is None or not rows.has_room():
             return Proposal.empty(rows.num_rows)
         limits = rows.max_draft_tokens()

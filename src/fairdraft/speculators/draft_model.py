@@ -106,6 +106,8 @@ class DraftModelSpeculator:
     def _feed_decided(self, state: DraftState, rows: np.ndarray) -> Tensor:
         """Feeds what is decided and not cached; returns the logits of each row's first draft."""
         cached = self._num_cached[: state.num_rows]
+        # a round that was never verified is redone: its last decided token is fed again
+        np.minimum(cached, state.num_decided - 1, out=cached)
         lag = np.zeros(state.num_rows, np.int64)
         lag[rows] = state.num_decided[rows] - cached[rows]
         late = lag > MAX_LAG
