@@ -30,15 +30,20 @@ def _common(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def llama() -> transformers.PretrainedConfig:
+def small(config_class: Any, **changes: Any) -> Any:
+    """Makes a small configuration of any class that takes the common names."""
+    return config_class(**_common(**changes))
+
+
+def llama() -> Any:
     return transformers.LlamaConfig(**_common())
 
 
-def qwen3() -> transformers.PretrainedConfig:
+def qwen3() -> Any:
     return transformers.Qwen3Config(**_common())
 
 
-def gpt2() -> transformers.PretrainedConfig:
+def gpt2() -> Any:
     return transformers.GPT2Config(
         vocab_size=VOCAB_SIZE,
         n_embd=32,
@@ -51,7 +56,7 @@ def gpt2() -> transformers.PretrainedConfig:
     )
 
 
-def gemma3() -> transformers.PretrainedConfig:
+def gemma3() -> Any:
     return transformers.Gemma3TextConfig(
         **_common(
             sliding_window=8,
@@ -62,11 +67,11 @@ def gemma3() -> transformers.PretrainedConfig:
     )
 
 
-def mistral() -> transformers.PretrainedConfig:
+def mistral() -> Any:
     return transformers.MistralConfig(**_common(sliding_window=8))
 
 
-def gemma2() -> transformers.PretrainedConfig:
+def gemma2() -> Any:
     return transformers.Gemma2Config(
         **_common(
             sliding_window=8,
@@ -78,7 +83,7 @@ def gemma2() -> transformers.PretrainedConfig:
     )
 
 
-CONFIGS: dict[str, Callable[[], transformers.PretrainedConfig]] = {
+CONFIGS: dict[str, Callable[[], Any]] = {
     "llama": llama,
     "qwen3": qwen3,
     "gpt2": gpt2,

@@ -39,6 +39,7 @@ class CausalLM:
     Attributes:
         dtype: Type of the weights and of the cache.
         device: Where they are.
+        num_packed_layers: Linear layers that run in the packed layout (see `packing`).
         num_forwards: Calls of the network so far.
         num_forwarded_tokens: Real tokens sent through it so far.
         num_padded_tokens: Padding sent along with them.
@@ -66,6 +67,7 @@ class CausalLM:
         self.eos_token_ids = eos_token_ids
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
+        self.num_packed_layers = 0
         self.reset_counters()
         embeddings: Any = model.get_input_embeddings()
         self._num_ids = int(embeddings.weight.shape[0])

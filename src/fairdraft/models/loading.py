@@ -14,6 +14,7 @@ from transformers.utils import logging as hf_logging
 
 from fairdraft import pocket
 from fairdraft.models.causal_lm import CausalLM
+from fairdraft.models.packing import can_pack, pack_linear_layers
 from fairdraft.models.probe import check_rollback
 from fairdraft.models.support import (
     attention_kinds,
@@ -50,6 +51,7 @@ def load_model(
     device: str | torch.device = "cpu",
     role: str = "target",
     max_model_len: int | None = None,
+    pack: bool = True,
 ) -> CausalLM:
     """Loads a causal LM that can be rolled back, or says why it cannot be used.
 
@@ -65,6 +67,8 @@ def load_model(
         device: Where to compute.
         role: "target" or "draft", for messages.
         max_model_len: A context limit below the model's own.
+        pack: Whether a float32 model that is read from a folder for a CPU keeps a second copy of
+            its linear weights in a faster layout. A loaded model is never changed.
 
     Returns:
         The adapter.
@@ -78,8 +82,7 @@ def load_model(
         name = getattr(model, "name_or_path", "") or type(model).__name__
         _check_loaded(model, name, dtype, torch.device(device))
         network, folder = model, None
-        config = model.config.get_text_config(decoder=True)
-        check_config(config, name)
+        config = model.config
     elif isinstance(model, str | Path):
         name = str(model)
         folder = _resolve(model, role)
@@ -89,6 +92,8 @@ def load_model(
         raise ValueError(
             f"{role} model is a {type(model).__name__}; pass a folder, a name or a PreTrainedModel."
         )
+    check_config(config, name)
+    config = config.get_text_config(decoder=True)
     kinds = attention_kinds(config, name)
     limit = max_context(config, name, max_model_len)
     tokenizer = _load_tokenizer(tokenizer, folder, name)
@@ -96,7 +101,11 @@ def load_model(
         assert folder is not None
         network = _load_network(folder, name, config, dtype or "float32", device)
     _check_network(network, name)
+    num_packed = 0
+    if folder is not None and pack and can_pack(network):
+        num_packed = pack_linear_layers(network)
     lm = _adapt(network, tokenizer, name, kinds, limit)
+    lm.num_packed_layers = num_packed
     check_rollback(lm)
     return lm
 
@@ -170,16 +179,13 @@ def _is_cached(name: str) -> bool:
 def _load_config(folder: str, name: str) -> Any:
     try:
         with _quiet():
-            config = AutoConfig.from_pretrained(
+            return AutoConfig.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
             )
     except Exception as error:
         raise ValueError(
             f"the config.json of {name!r} cannot be used: {_first_line(error)}"
         ) from error
-    config = config.get_text_config(decoder=True)
-    check_config(config, name)
-    return config
 
 
 def _load_network(

@@ -57,9 +57,9 @@ def check_rollback(lm: CausalLM) -> None:
     spread = float(expected[known].std()) if int(known.sum()) > 1 else 1.0
     if difference > _TOLERANCE.get(lm.dtype, 1e-1) * max(spread, 1e-6):
         raise ValueError(
-            f"{lm.name!r} ({kind}) keeps something of rejected tokens: after a rollback its "
-            f"logits are off by {difference:.2g} (their spread is {spread:.2g}); it cannot be "
-            "served with speculation. Pass a model whose past is keys and values only."
+            f"{lm.name!r} ({kind}) cannot be rolled back by position: after rejected tokens its "
+            f"logits differ from those of the same text from scratch by {difference:.2g} (their "
+            f"spread is {spread:.2g}). Pass a causal LM whose past is keys and values only."
         )
 
 

@@ -36,7 +36,7 @@ def check_config(config: Any, name: str) -> None:
     """Refuses configurations that no cache of keys and values can serve.
 
     Args:
-        config: The text part of a transformers configuration.
+        config: A transformers configuration, whole or its text part.
         name: What messages call the model.
 
     Raises:
@@ -48,6 +48,12 @@ def check_config(config: Any, name: str) -> None:
         raise ValueError(
             f"{name!r} is an encoder-decoder ({model_type}); pass a decoder-only causal LM."
         )
+    config = config.get_text_config(decoder=True)
+    layer_types = getattr(config, "layer_types", None) or ()
+    recurrent = sorted(set(layer_types) & _RECURRENT_LAYERS)
+    if recurrent:
+        reason = f"it has layers of type {', '.join(recurrent)}"
+        raise ValueError(recurrent_message(name, model_type, reason))
     marks = [mark for mark in _RECURRENT_MARKS if getattr(config, mark, None) is not None]
     if marks:
         raise ValueError(recurrent_message(name, model_type, f"its config sets {marks[0]}"))
@@ -95,15 +101,11 @@ def attention_kinds(config: Any, name: str) -> dict[str, AttentionKind]:
         elif getattr(config, "attention_chunk_size", None) is not None:
             layer_types = ["chunked_attention"]
     unknown = sorted({str(t) for t in layer_types} - set(_KIND_OF_LAYER))
-    other = sorted(set(unknown) - _RECURRENT_LAYERS)
-    if other:
+    if unknown:
         raise ValueError(
             f"{name!r} ({getattr(config, 'model_type', 'unknown')}) has layers of type "
-            f"{', '.join(other)}; only {', '.join(_KIND_OF_LAYER)} can be rolled back by position."
+            f"{', '.join(unknown)}; only {', '.join(_KIND_OF_LAYER)} can be rolled back."
         )
-    if unknown:
-        reason = f"it has layers of type {', '.join(unknown)}"
-        raise ValueError(recurrent_message(name, getattr(config, "model_type", "unknown"), reason))
     kinds = {}
     for layer_type in dict.fromkeys(layer_types):
         kind, field = _KIND_OF_LAYER[layer_type]
