@@ -325,7 +325,7 @@ def _last_stream(inputs: ChainInputs, outputs: ChainOutputs) -> np.ndarray:
 
 def _record(trace: Trace, inputs: ChainInputs, outputs: ChainOutputs) -> None:
     depth = inputs.token_ids.shape[1]
-    for b in np.flatnonzero(inputs.target_scale > 0):
+    for b in np.flatnonzero(inputs.target_scale > 0).tolist():
         accepted, is_ended = int(outputs.num_accepted[b]), outputs.error[b] == RowError.NONE
         final = b * (depth + 1)
         if inputs.is_point_mass[b]:
