@@ -1,0 +1,85 @@
+"""What the engine itself costs: the wall time of a round less the time inside the networks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from subjects import Job
+from timing import Spread, spread
+
+from fairdraft import LLM, SamplingParams
+from fairdraft.speculators import DraftModelSpeculator
+
+
+def round_costs(llm: LLM, job: Job) -> dict[str, Spread]:
+    """Times each round of a job; the first round, which prefills, and the last are left out.
+
+    Returns:
+        `round_ms`, `forward_ms` (inside the networks' forward, cache writes included) and
+        `own_ms`, their difference.
+    """
+    networks = [llm.target.model]
+    if isinstance(llm.speculator, DraftModelSpeculator):
+        networks.append(llm.speculator.model.model)
+    params = [
+        SamplingParams(
+            temperature=job.temperature,
+            max_tokens=job.num_new_tokens,
+            seed=job.seed + row,
+            ignore_eos=True,
+        )
+        for row in range(len(job.prompts))
+    ]
+    rounds: list[float] = []
+    forwards: list[float] = []
+    with _timed(networks) as meter:
+        # a stream event follows each round; its cost is the caller's and is not counted
+        step = llm.engine.step
+
+        def timed_step() -> Any:
+            meter.seconds, begin = 0.0, time.perf_counter()
+            ended = step()
+            rounds.append(time.perf_counter() - begin)
+            forwards.append(meter.seconds)
+            return ended
+
+        llm.engine.step = timed_step
+        try:
+            llm.generate([{"prompt_token_ids": ids} for ids in job.prompts], params)
+        finally:
+            del llm.engine.step
+    rounds, forwards = rounds[1:-1] or rounds, forwards[1:-1] or forwards
+    own = [a - b for a, b in zip(rounds, forwards, strict=True)]
+    parts = {"round_ms": rounds, "forward_ms": forwards, "own_ms": own}
+    return {name: spread([1e3 * x for x in values]) for name, values in parts.items()}
+
+
+class _Meter:
+    seconds = 0.0
+
+
+@contextmanager
+def _timed(networks: list[Any]) -> Iterator[_Meter]:
+    """Adds up the time inside `forward` of the given networks."""
+    meter = _Meter()
+
+    def wrap(forward: Any) -> Any:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                meter.seconds += time.perf_counter() - begin
+
+        return timed
+
+    for network in networks:
+        network.forward = wrap(network.forward)
+    try:
+        yield meter
+    finally:
+        for network in networks:
+            del network.forward

@@ -1,0 +1,74 @@
+"""The benchmarks run at toy size, end in one JSON document, and time nothing that is wrong."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairdraft.ops.verify import ChainInputs, ChainOutputs
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCH = ROOT / "bench"
+
+
+def run_quick(script: str, *arguments: str) -> dict[str, Any]:
+    """Runs a benchmark at toy size and reads the last line of its output."""
+    paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, str(BENCH / script), "--quick", *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["decode.py", "ops.py"])
+def test_last_line_is_json_with_conditions(script: str, tmp_path: Path) -> None:
+    raw = tmp_path / "raw.json"
+    document = run_quick(script, "--json", str(raw))
+    assert document["is_correct"] and document["results"] and document["targets"]
+    assert {"cpu", "cores", "torch", "transformers", "commit"} <= document["conditions"].keys()
+    assert all("threads" in result for result in document["results"])
+    kept = json.loads(raw.read_text())
+    assert kept["raw"] and {k: v for k, v in kept.items() if k != "raw"} == document
+
+
+def spoiled(verify: Callable[..., None], calls: list[int]) -> Callable[..., None]:
+    """A verification whose every token is wrong once there are drafts."""
+
+    def verify_wrongly(inputs: ChainInputs, outputs: ChainOutputs) -> None:
+        verify(inputs, outputs)
+        if inputs.num_drafts.any():
+            calls.append(len(inputs.target))
+            outputs.token_ids[outputs.token_ids >= 0] = 5
+
+    return verify_wrongly
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["decode", "ops"])
+def test_wrong_tokens_are_not_timed(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = importlib.import_module("fairdraft.ops.cpu.verify")
+    calls: list[int] = []
+    monkeypatch.setattr(module, "verify_cpu", spoiled(module.verify_cpu, calls))
+    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.setattr(sys, "argv", [script, "--quick"])
+    with pytest.raises(SystemExit) as exit_:
+        runpy.run_path(str(BENCH / f"{script}.py"), run_name="__main__")
+    assert calls and exit_.value.code == 1
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document["is_correct"] is False and "results" not in document
