@@ -132,16 +132,17 @@ class RoundRunner:
 
     def _forward(self, rows: RowTable, proposal: Proposal) -> Tensor:
         """Forwards [last decided token, drafts] of every row at once."""
-        counts = proposal.num_draft_tokens
-        drafts = proposal.token_ids
+        drafts = proposal.token_ids.numpy()
         start = rows["num_decided"] - 1
-        last = np.take_along_axis(rows.token_ids[: rows.num_rows], start[:, None], axis=1)
-        fed = torch.cat([torch.from_numpy(last), drafts], dim=1)
-        if drafts.shape[1]:
-            # placeholders and foreign ids are never read, but must be ids to be fed
-            fed.masked_fill_((fed < 0) | (fed >= self.target.vocab_size), 0)
+        fed = np.empty((rows.num_rows, drafts.shape[1] + 1), np.int64)
+        fed[:, 0] = rows.token_ids[np.arange(rows.num_rows), start]
+        # placeholders and foreign ids are never read, but must be ids to be fed
+        fed[:, 1:] = np.where((drafts < 0) | (drafts >= self.target.vocab_size), 0, drafts)
         logits = self.target.forward(
-            fed, torch.from_numpy(start), self.cache, num_tokens=counts + 1
+            torch.from_numpy(fed),
+            torch.from_numpy(start),
+            self.cache,
+            num_tokens=proposal.num_draft_tokens + 1,
         )
         # ids past the vocabulary are padding of the head
         return logits[..., : self.target.vocab_size]

@@ -84,11 +84,15 @@ class SharedSampler:
         drawn = ops.sample(
             logits,
             at,
-            temperature=torch.from_numpy(temperature),
+            temperature=temperature,
             impl=self.impl,
             trace=self.trace,
         )
         return Drawn(drawn.token_ids, logits, drawn.error)
+
+    @cached_property
+    def _has_filter(self) -> bool:
+        return bool(self.filtered.any())
 
     @cached_property
     def _addresses(self) -> noise.Address:
@@ -104,6 +108,8 @@ class SharedSampler:
         )
 
     def _filter(self, logits: Tensor, rows: np.ndarray) -> Tensor:
+        if not self._has_filter:
+            return logits
         chosen = np.flatnonzero(self.filtered[rows])
         if not len(chosen):
             return logits
@@ -111,10 +117,10 @@ class SharedSampler:
         index = torch.from_numpy(chosen)
         kept = ops.filter_logits(
             logits[index],
-            temperature=torch.from_numpy(self.temperature[at]),
-            top_k=torch.from_numpy(self.top_k[at]),
-            top_p=torch.from_numpy(self.top_p[at]),
-            min_p=torch.from_numpy(self.min_p[at]),
+            temperature=self.temperature[at],
+            top_k=self.top_k[at],
+            top_p=self.top_p[at],
+            min_p=self.min_p[at],
             impl=self.impl,
         )
         if len(chosen) == len(rows):
