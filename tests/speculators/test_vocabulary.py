@@ -30,11 +30,11 @@ def first_tokens(llm: LLM, count: int) -> np.ndarray:
 
 def test_a_narrower_draft_leaves_the_tail_to_rejection() -> None:
     probs = np.r_[np.full(10, 0.094), 0.03, 0.03]
-    draft = table_model(np.zeros((10, 10)))
-    # the toy's input embedding has as many rows as its head: ids 10 and 11 are fed as rows too
-    draft.table = torch.nn.Embedding.from_pretrained(torch.zeros(12, 10))
-    llm = speculating(from_probs(probs), draft, 2, max_num_seqs=512)
-    tokens = first_tokens(llm, 8000)
+    llm = speculating(from_probs(probs), table_model(np.zeros(10)), 2, max_num_seqs=512)
+    # ids 10 and 11 are in the prompt and in the text: the draft reads another id in their place
+    prompt = [11, 0, 10, 11, 10, 11, 10, 11, 10, 11, 10]
+    params = [SamplingParams(seed=seed, max_tokens=3) for seed in range(8000)]
+    tokens = np.array(ids(llm.generate([prompt] * 8000, params)))
     for column in tokens.T:
         assert chi_square(column, probs) < 48.9
         # 5 sigma of the tail's .06 is .0133
@@ -98,6 +98,14 @@ def test_vocabularies_that_agree_where_they_overlap_are_mapped() -> None:
     assert match_vocabularies(12, 16, many, None) == VocabularyMap(12, 16)
     with pytest.raises(ValueError, match="use a draft with the target's tokenizer"):
         match_vocabularies(12, 12, many, word_tokenizer(WORDS[::-1]))
+
+
+def test_a_draft_reads_ids_that_it_lacks_as_unknown() -> None:
+    few, many = word_tokenizer(WORDS[:9]), word_tokenizer(WORDS)
+    few.unk_token = "w3"
+    vocabulary = match_vocabularies(12, 9, many, few)
+    assert vocabulary.known(np.array([[1, 9], [11, 8]])).tolist() == [[1, 3], [3, 8]]
+    assert VocabularyMap(9, 12).known(np.array([1, 8])).tolist() == [1, 8]
 
 
 def test_fit_pads_and_cuts() -> None:

@@ -128,7 +128,7 @@ class DraftModelSpeculator:
         columns = np.arange(int(lag.max()))
         at = np.minimum(cached[:, None] + columns, state.token_ids.shape[1] - 1)
         tokens = state.token_ids[np.arange(state.num_rows)[:, None], at]
-        logits = self._forward(tokens, cached, lag)
+        logits = self._forward(self.vocabulary.known(tokens), cached, lag)
         cached += lag
         return _pick(logits, rows)
 
@@ -137,8 +137,9 @@ class DraftModelSpeculator:
         first, last = np.flatnonzero(late)[[0, -1]]
         span = range(first, last + 1)
         start = [int(self._num_cached[row]) for row in span]
+        token_ids = self.vocabulary.known(state.token_ids)
         texts = [
-            state.token_ids[row, begin : state.num_decided[row] - 1].tolist() if late[row] else []
+            token_ids[row, begin : state.num_decided[row] - 1].tolist() if late[row] else []
             for row, begin in zip(span, start, strict=True)
         ]
         self.model.prefill(texts, self._cache, first_row=int(first), start=start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,10 +17,21 @@ class VocabularyMap:
     Attributes:
         target_size: Ids of the target.
         draft_size: Ids of the draft.
+        unknown_id: What the draft reads in place of an id that it lacks.
     """
 
     target_size: int
     draft_size: int
+    unknown_id: int = 0
+
+    def known(self, token_ids: np.ndarray) -> np.ndarray:
+        """Replaces ids that the draft lacks by `unknown_id`, so that it can read any text.
+
+        A function of the decided tokens: q stays the exact law of what is drafted.
+        """
+        if self.draft_size >= self.target_size:
+            return token_ids
+        return np.where(token_ids < self.draft_size, token_ids, self.unknown_id)
 
     def fit(self, logits: Tensor) -> Tensor:
         """Returns draft logits over the target's ids [N, target_size].
@@ -69,7 +81,10 @@ def match_vocabularies(
     """
     if check and target_tokenizer is not None and draft_tokenizer is not None:
         _refuse_differences(_tokens(target_tokenizer), _tokens(draft_tokenizer))
-    return VocabularyMap(target_size, draft_size)
+    unknown_id = getattr(draft_tokenizer, "unk_token_id", None)
+    if unknown_id is None or not 0 <= unknown_id < draft_size:
+        unknown_id = 0
+    return VocabularyMap(target_size, draft_size, unknown_id)
 
 
 def _tokens(tokenizer: Any) -> dict[int, str]:
