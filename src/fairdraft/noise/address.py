@@ -50,7 +50,7 @@ class Address:
 
 
 def _field(name: str, values: Any, bits: int) -> Any:
-    """Returns a field that fits its bits: a Python int, or a uint32 array."""
+    """Returns a Python int that fits its bits, or an int64 array that is still to be checked."""
     if isinstance(values, int) and not isinstance(values, bool):
         if values >> bits:
             raise _out_of_range(name, values, bits)
@@ -58,11 +58,16 @@ def _field(name: str, values: Any, bits: int) -> Any:
     array = np.asarray(values)
     if array.dtype.kind not in "iu":
         raise ValueError(f"{name} must be integers, not {array.dtype}; cast it before the call")
-    # a negative number shifts to -1
-    is_bad = array.astype(np.int64, copy=False) >> bits
-    if is_bad.any():
-        raise _out_of_range(name, int(array[is_bad != 0].ravel()[0]), bits)
-    return array.astype(np.uint32)
+    return array.astype(np.int64, copy=False)
+
+
+def _check_arrays(fields: dict[str, tuple[Any, int]]) -> None:
+    """Names the first entry of an array that does not fit its field."""
+    for name, (values, bits) in fields.items():
+        # a negative number shifts to -1
+        is_bad = np.asarray(values) >> bits != 0
+        if is_bad.any():
+            raise _out_of_range(name, int(np.asarray(values)[is_bad].flat[0]), bits)
 
 
 def _out_of_range(name: str, value: int, bits: int) -> ValueError:
@@ -99,17 +104,35 @@ def pack(
     Raises:
         ValueError: If a field is not an integer or does not fit its bits.
     """
-    words = (
-        _field("position", position, POSITION_BITS),
-        _field("anchor", anchor, ANCHOR_BITS),
-        _field("stream", stream, STREAM_BITS) << STREAM_SHIFT
-        | _field("level", level, LEVEL_BITS) << LEVEL_SHIFT
-        | _field("block", block, BLOCK_BITS),
-        _field("sample", sample, SAMPLE_BITS) << NODE_BITS | _field("node", node, NODE_BITS),
-    )
-    counter = np.empty((*np.broadcast_shapes(*map(np.shape, words)), 4), np.uint32)
-    for i, word in enumerate(words):
-        counter[..., i] = word
+    position = _field("position", position, POSITION_BITS)
+    anchor = _field("anchor", anchor, ANCHOR_BITS)
+    stream = _field("stream", stream, STREAM_BITS)
+    level = _field("level", level, LEVEL_BITS)
+    block = _field("block", block, BLOCK_BITS)
+    sample = _field("sample", sample, SAMPLE_BITS)
+    node = _field("node", node, NODE_BITS)
+    # what sticks out of any field, in few calls: one costs more than its work on a few rows
+    excess: Any = position >> POSITION_BITS | anchor >> ANCHOR_BITS | stream >> STREAM_BITS
+    excess = excess | level >> LEVEL_BITS | block >> BLOCK_BITS
+    excess = excess | sample >> SAMPLE_BITS | node >> NODE_BITS
+    if excess if isinstance(excess, int) else excess.any():
+        _check_arrays(
+            {
+                "position": (position, POSITION_BITS),
+                "anchor": (anchor, ANCHOR_BITS),
+                "stream": (stream, STREAM_BITS),
+                "level": (level, LEVEL_BITS),
+                "block": (block, BLOCK_BITS),
+                "sample": (sample, SAMPLE_BITS),
+                "node": (node, NODE_BITS),
+            }
+        )
+    shape = np.shape(excess)
+    counter = np.empty((*shape, 4), np.uint32)
+    counter[..., 0] = position
+    counter[..., 1] = anchor
+    counter[..., 2] = stream << STREAM_SHIFT | level << LEVEL_SHIFT | block
+    counter[..., 3] = sample << NODE_BITS | node
     return counter
 
 
@@ -138,11 +161,19 @@ def address(
     counter = pack(position, anchor, stream, node, sample)
     keys = as_keys(key)
     if keys.shape != counter.shape[:-1]:
-        shape = np.broadcast_shapes(keys.shape, counter.shape[:-1])
-        keys = np.broadcast_to(keys, shape)
-        counter = np.broadcast_to(counter, (*shape, 4))
+        shape = np.broadcast(keys, counter[..., 0]).shape
+        keys, counter = _spread(keys, shape), _spread(counter, (*shape, 4))
     counter = np.ascontiguousarray(counter.reshape(-1, 4))
     return Address(np.ascontiguousarray(keys.reshape(-1)), counter)
+
+
+def _spread(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A copy of the given shape; several times cheaper than a broadcast view of a few numbers."""
+    if array.shape == shape:
+        return array
+    spread = np.empty(shape, array.dtype)
+    spread[...] = array
+    return spread
 
 
 def as_keys(key: Any) -> np.ndarray:
