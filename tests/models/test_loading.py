@@ -334,7 +334,7 @@ def test_a_model_that_returns_nan_is_loaded() -> None:
 
 
 def test_packed_layers_follow_their_weights(checkpoint: Path) -> None:
-    packed, plain = load_model(checkpoint), load_model(checkpoint, pack=False)
+    packed, plain = load_model(checkpoint), load_model(checkpoint, optimize=False)
     if packed.num_packed_layers == 0:
         pytest.skip("this torch has no oneDNN")
     assert packed.num_packed_layers == 4 * 7 + 1 and plain.num_packed_layers == 0

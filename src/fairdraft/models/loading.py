@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as hf_logging
 
 from fairdraft import pocket
+from fairdraft.models.attention import use_grouped_attention
 from fairdraft.models.causal_lm import CausalLM
 from fairdraft.models.packing import can_pack, pack_linear_layers
 from fairdraft.models.probe import check_rollback
@@ -51,7 +52,7 @@ def load_model(
     device: str | torch.device = "cpu",
     role: str = "target",
     max_model_len: int | None = None,
-    pack: bool = True,
+    optimize: bool = True,
 ) -> CausalLM:
     """Loads a causal LM that can be rolled back, or says why it cannot be used.
 
@@ -67,8 +68,9 @@ def load_model(
         device: Where to compute.
         role: "target" or "draft", for messages.
         max_model_len: A context limit below the model's own.
-        pack: Whether a float32 model that is read from a folder for a CPU keeps a second copy of
-            its linear weights in a faster layout. A loaded model is never changed.
+        optimize: Whether a network that is read from a folder for a CPU is changed for speed:
+            attention without repeated keys, and for float32 a second copy of the linear weights
+            in a faster layout. A loaded model is never changed.
 
     Returns:
         The adapter.
@@ -101,13 +103,18 @@ def load_model(
         assert folder is not None
         network = _load_network(folder, name, config, dtype or "float32", device)
     _check_network(network, name)
-    num_packed = 0
-    if folder is not None and pack and can_pack(network):
-        num_packed = pack_linear_layers(network)
+    num_packed = _optimize(network) if folder is not None and optimize else 0
     lm = _adapt(network, tokenizer, name, kinds, limit)
     lm.num_packed_layers = num_packed
     check_rollback(lm)
     return lm
+
+
+def _optimize(network: PreTrainedModel) -> int:
+    if network.device.type != "cpu":
+        return 0
+    use_grouped_attention(network)
+    return pack_linear_layers(network) if can_pack(network) else 0
 
 
 def _adapt(
