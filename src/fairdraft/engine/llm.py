@@ -14,6 +14,7 @@ from fairdraft.engine.config import SpeculativeConfig
 from fairdraft.engine.core import Engine
 from fairdraft.engine.output import GenerationInterrupted, RequestOutput
 from fairdraft.engine.params import SamplingParams
+from fairdraft.engine.progress import TokenCounter
 from fairdraft.engine.prompts import Prompt, match_params, read_prompt, split_prompts
 from fairdraft.engine.request import Request
 from fairdraft.engine.streaming import EventSource
@@ -152,11 +153,12 @@ class LLM:
         """
         requests = self._submit(prompts, sampling_params, is_streamed=False)
         try:
+            counter = TokenCounter(requests, self.engine)
             most = sum(self._most_tokens(request) for request in requests) if progress else 0
-            while any(request.num_unfinished for request in requests):
+            while counter.has_unfinished():
                 self.engine.step()
                 if progress is not None:
-                    progress(sum(self.engine.num_decided(r) for r in requests), most)
+                    progress(counter.count(), most)
         except KeyboardInterrupt:
             self._abort(requests)
             raise GenerationInterrupted([request.output() for request in requests]) from None

@@ -27,6 +27,8 @@ class EventSource:
     def next_event(self) -> RequestOutput | None:
         """Returns what is new, or None if nothing is."""
         request = self._request
+        if request.began is None and request.num_unfinished:
+            return None
         outputs = []
         for sequence in request.sequences:
             output = self._news(sequence)
