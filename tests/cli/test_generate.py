@@ -35,7 +35,13 @@ def test_text_goes_to_stdout_and_all_else_to_stderr(cli) -> None:
     result = cli("generate", "--max-tokens", "12", "--seed", "1", "--ignore-eos")
     assert result.code == 0, result.err
     assert result.out.strip() and "\x1b" not in result.out + result.err
-    for part in ("loading pocket (draft pocket-draft, K = 4)", "loaded in", "tokens/s"):
+    for part in (
+        "loading pocket (draft pocket-draft, K = 4)",
+        "speculator: draft_model, 4 tokens a round",
+        "repeats:",
+        "loaded in",
+        "tokens/s",
+    ):
         assert part in result.err
     assert "12 tokens in" in result.err and "tokens/s" not in result.out
 
@@ -68,6 +74,7 @@ def test_json_is_one_document(cli) -> None:
     assert [len(sample["token_ids"]) for sample in samples] == [6] * 4
     assert found["speculative_config"]["num_speculative_tokens"] == 2
     assert found["summary"]["num_tokens"] == 24
+    assert any(line.startswith("sampler:") for line in found["description"])
     assert found["sampling_params"]["top_k"] == 20 and found["comparison"] is None
 
 

@@ -19,8 +19,10 @@ SCHEMA = "fairdraft.generate/1"
 LIBRARIES = ("torch", "transformers", "numpy", "numba", "triton")
 
 
-def document(job: Job, run: Run, comparison: Comparison | None) -> dict[str, Any]:
-    """Returns what a run did as plain values."""
+def document(
+    job: Job, run: Run, comparison: Comparison | None, description: str = ""
+) -> dict[str, Any]:
+    """Returns what a run did as plain values; `description` is what ran, in the engine's words."""
     summary = run.summary
     return {
         "schema": SCHEMA,
@@ -29,6 +31,7 @@ def document(job: Job, run: Run, comparison: Comparison | None) -> dict[str, Any
         "speculative_config": job.speculative_config,
         "engine": job.engine,
         "sampling_params": job.sampling,
+        "description": description.splitlines(),
         "interrupted": run.interrupted,
         "requests": [_request(output) for output in run.outputs],
         "summary": {

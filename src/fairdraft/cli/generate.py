@@ -106,7 +106,8 @@ def carry_out(job: Job, *, as_json: bool, plain: bool) -> int:
         except KeyboardInterrupt:
             interrupted = True
     if as_json:
-        sys.stdout.write(dumps(document(job, run, comparison)) + "\n")
+        found = document(job, run, comparison, session.llm.describe())
+        sys.stdout.write(dumps(found) + "\n")
         sys.stdout.flush()
     screen.show_table(run, comparison)
     failed = [(i, out) for i, out in enumerate(run.outputs, start=1) if out.error is not None]
@@ -145,20 +146,8 @@ def _compare(session: Session, screen: Screen) -> Comparison:
 
 
 def _loaded(session: Session) -> str:
-    target, speculator = session.llm.target, session.llm.speculator
-    draft = getattr(speculator, "model", None)
-    sizes = _millions(target.num_parameters)
-    if draft is not None:
-        sizes += f", draft {_millions(draft.num_parameters)}"
-    return (
-        f"loaded in {session.load_seconds:.1f} s: target {sizes} parameters, "
-        f"vocabulary {target.vocab_size}, context {session.llm.max_model_len}, "
-        f"{session.num_threads} thread{'s' if session.num_threads > 1 else ''}"
-    )
-
-
-def _millions(number: int) -> str:
-    return f"{number / 1e6:.1f}M"
+    threads = f"{session.num_threads} thread" + ("s" if session.num_threads > 1 else "")
+    return f"{session.llm.describe()}\nloaded in {session.load_seconds:.1f} s, {threads}"
 
 
 def register(app: typer.Typer) -> None:

@@ -22,7 +22,7 @@ class EngineSeconds:
     @classmethod
     def of(cls, llm: LLM) -> EngineSeconds:
         """Reads the running totals of an engine."""
-        clock = llm.engine._runner.clock
+        clock = llm.engine.clock
         return cls(clock.draft, clock.target, clock.verify)
 
     def __sub__(self, other: EngineSeconds) -> EngineSeconds:
