@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from typing import Literal, get_args
 
@@ -20,8 +21,13 @@ def resolve_impl(impl: Impl) -> Literal["reference", "cpu"]:
         raise ValueError("impl = 'triton' has no kernels in this release; use 'auto' or 'cpu'")
     if impl == "reference":
         return "reference"
-    if find_spec("numba") is not None:
+    if _has_numba():
         return "cpu"
     if impl == "cpu":
         raise ValueError("impl = 'cpu' needs numba; pip install numba, or use 'reference'")
     return "reference"
+
+
+@cache
+def _has_numba() -> bool:
+    return find_spec("numba") is not None

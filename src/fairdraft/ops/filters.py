@@ -81,7 +81,7 @@ def filter_params(
     ):
         if not is_good.all():
             raise ValueError(f"{name} = {values[~is_good][0]} must be {rule}")
-    scales = rows.temperature_scales(rows.as_temperatures("temperature", temperature, count))
+    scales = rows.temperature_scales("temperature", temperature, count)
     return FilterParams(scales, np.maximum(k, 0), p, m)
 
 

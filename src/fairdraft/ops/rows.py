@@ -15,6 +15,8 @@ from torch import Tensor
 from fairdraft.noise.address import MAX_LANES
 from fairdraft.ops.arithmetic import GREEDY_TEMPERATURE, MAX_TEMPERATURE
 
+LOG2_E = float(np.log2(np.e))
+
 #: padding past the emitted tokens
 PLACEHOLDER_TOKEN_ID = -1
 
@@ -67,9 +69,11 @@ def as_rows(name: str, logits: Tensor, dims: int) -> np.ndarray:
         raise ValueError(
             f"{name} has a vocabulary of {logits.shape[-1]}; noise addresses cover 1..{MAX_LANES}"
         )
-    if logits.device.type != "cpu":
+    if not logits.is_cpu:
         raise ValueError(f"{name} is on {logits.device}; this release samples on the CPU: .cpu()")
-    return np.ascontiguousarray(logits.detach().to(torch.float32).numpy())
+    if logits.dtype is not torch.float32:
+        logits = logits.to(torch.float32)
+    return np.ascontiguousarray(logits.detach().numpy())
 
 
 def as_vector(name: str, values: Any, count: int, dtype: type) -> np.ndarray:
@@ -84,20 +88,28 @@ def as_vector(name: str, values: Any, count: int, dtype: type) -> np.ndarray:
     return np.ascontiguousarray(array, dtype)
 
 
-def as_temperatures(name: str, values: Any, count: int) -> np.ndarray:
-    """Returns temperatures as float64 [count]; refuses what cannot be sampled."""
+def temperature_scales(name: str, values: Any, count: int) -> np.ndarray:
+    """Turns temperatures, a scalar or [count], into scales; refuses what cannot be sampled.
+
+    Returns:
+        float32 [count] scales c = log2(e) / T of sampled rows, 0 for greedy rows.
+    """
+    if isinstance(values, int | float):
+        _check_range(name, values, values)
+        scale = LOG2_E / values if values >= GREEDY_TEMPERATURE else 0.0
+        return np.full(count, scale, np.float32)
     temperatures = as_vector(name, values, count, np.float64)
-    is_bad = ~((temperatures >= 0) & (temperatures <= MAX_TEMPERATURE))
-    if is_bad.any():
-        raise ValueError(
-            f"{name} = {temperatures[is_bad][0]} is not in 0..{MAX_TEMPERATURE:g}; "
-            f"use 0 for greedy (anything below {GREEDY_TEMPERATURE:g} is)"
-        )
-    return temperatures
-
-
-def temperature_scales(temperatures: np.ndarray) -> np.ndarray:
-    """float32 [B] scales c = log2(e) / T of sampled rows, 0 for greedy rows."""
+    if count:
+        _check_range(name, temperatures.min(), temperatures.max())
     is_sampled = temperatures >= GREEDY_TEMPERATURE
-    safe = np.where(is_sampled, temperatures, 1.0)
-    return np.where(is_sampled, np.log2(np.e) / safe, 0.0).astype(np.float32)
+    return (LOG2_E / np.where(is_sampled, temperatures, np.inf)).astype(np.float32)
+
+
+def _check_range(name: str, lowest: float, highest: float) -> None:
+    # a NaN is neither
+    for value in (lowest, highest):
+        if not 0 <= value <= MAX_TEMPERATURE:
+            raise ValueError(
+                f"{name} = {value} is not in 0..{MAX_TEMPERATURE:g}; "
+                f"use 0 for greedy (anything below {GREEDY_TEMPERATURE:g} is)"
+            )

@@ -97,7 +97,7 @@ def sample(
         raise ValueError(f"address names {len(address)} draws for {count} rows; give one a row")
     if method not in ("race", "gumbel"):
         raise ValueError(f"method = {method!r} is unknown; choose 'race' or 'gumbel'")
-    scales = rows.temperature_scales(rows.as_temperatures("temperature", temperature, count))
+    scales = rows.temperature_scales("temperature", temperature, count)
     stats = _empty_stats(count, values.shape[1]) if return_stats else None
     if resolve_impl(impl) == "cpu":
         from fairdraft.ops.cpu.sample import sample_cpu as implementation

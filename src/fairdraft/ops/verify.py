@@ -192,17 +192,16 @@ def _chain_inputs(target_logits, draft_token_ids, num_draft_tokens, draft_logits
     depth = num_rows - 1
     token_ids = _token_ids(draft_token_ids, count, depth)
     num_drafts = _num_drafts(num_draft_tokens, token_ids)
-    temperature = rows.as_temperatures("temperature", temps[0], count)
-    draft_temperature = temperature
+    target_scale = draft_scale = rows.temperature_scales("temperature", temps[0], count)
     if temps[1] is not None:
-        draft_temperature = rows.as_temperatures("draft_temperature", temps[1], count)
+        draft_scale = rows.temperature_scales("draft_temperature", temps[1], count)
     draft = _draft_rows(draft_logits, (count, depth, vocab_size))
     point_mass, forbidden = marks
     is_point_mass = np.full(count, draft_logits is None)
     if point_mass is not None:
         is_point_mass |= rows.as_vector("point_mass", point_mass, count, np.bool_)
     # a greedy drafter is a point mass, whatever it was greedy about
-    is_point_mass |= rows.temperature_scales(draft_temperature) == 0
+    is_point_mass |= draft_scale == 0
     is_forbidden = (token_ids < 0) | (token_ids >= vocab_size)
     if forbidden is not None:
         if tuple(forbidden.shape) != (count, depth):
@@ -214,8 +213,8 @@ def _chain_inputs(target_logits, draft_token_ids, num_draft_tokens, draft_logits
         draft,
         token_ids,
         num_drafts,
-        rows.temperature_scales(temperature),
-        rows.temperature_scales(draft_temperature),
+        target_scale,
+        draft_scale,
         is_point_mass,
         is_forbidden,
         accept_at,
@@ -239,10 +238,11 @@ def _num_drafts(num_draft_tokens: Any, token_ids: np.ndarray) -> np.ndarray:
     if count and (given.min() < 0 or given.max() > depth):
         bad = given[(given < 0) | (given > depth)][0]
         raise ValueError(f"num_draft_tokens = {bad} is outside 0..{depth}, the drafts given")
-    is_absent = np.concatenate(
-        [token_ids == PLACEHOLDER_TOKEN_ID, np.ones((count, 1), np.bool_)], axis=1
-    )
-    return np.minimum(given, is_absent.argmax(1))
+    is_absent = token_ids == PLACEHOLDER_TOKEN_ID
+    if not is_absent.any():
+        return given
+    first_absent = np.where(is_absent.any(1), is_absent.argmax(1), depth)
+    return np.minimum(given, first_absent)
 
 
 def _draft_rows(
@@ -280,28 +280,35 @@ def _dense_rows(sparse: SparseLogits, shape: tuple[int, int, int]) -> np.ndarray
 def _addresses(at, num_drafts: np.ndarray, depth: int) -> tuple[noise.Address, noise.Address]:
     key, anchor, sample = at
     count = len(num_drafts)
-    keys = np.broadcast_to(as_keys(key), (count,))[:, None]
+    keys = as_keys(key)
+    if keys.shape not in ((), (count,)):
+        raise ValueError(f"key has shape {keys.shape}; give a scalar or one key a row ({count})")
+    keys = keys.reshape(-1, 1)
     anchors = rows.as_vector("anchor", anchor, count, np.int64)[:, None]
-    samples = rows.as_vector("sample", sample, count, np.int64)[:, None]
+    if not isinstance(sample, int):
+        sample = rows.as_vector("sample", sample, count, np.int64)[:, None]
     nodes = np.arange(depth + 1)
-    accept_at = noise.address(
-        Stream.ACCEPT,
-        key=keys,
-        position=anchors + nodes[:-1],
-        anchor=anchors,
-        node=nodes[1:],
-        sample=samples,
-    )
-    last = num_drafts[:, None]
-    streams = np.where(nodes < last, int(Stream.RESIDUAL), int(Stream.BONUS))
-    streams = np.where(last == 0, int(Stream.TARGET), streams)
+    positions = anchors + nodes
+    has_drafts = num_drafts[:, None] > 0
+    streams = np.where(nodes < num_drafts[:, None], int(Stream.RESIDUAL), int(Stream.BONUS))
+    streams[~has_drafts[:, 0]] = Stream.TARGET
     final_at = noise.address(
         streams,
         key=keys,
-        position=anchors + nodes,
-        anchor=np.where(last == 0, 0, anchors),
-        node=np.where(last == 0, 0, nodes),
-        sample=samples,
+        position=positions,
+        anchor=anchors * has_drafts,
+        node=nodes * has_drafts,
+        sample=sample,
+    )
+    if not depth:
+        return final_at[:0], final_at
+    accept_at = noise.address(
+        Stream.ACCEPT,
+        key=keys,
+        position=positions[:, :-1],
+        anchor=anchors,
+        node=nodes[1:],
+        sample=sample,
     )
     return accept_at, final_at
 
@@ -319,8 +326,9 @@ def _empty_outputs(count: int, num_rows: int) -> ChainOutputs:
 def _last_stream(inputs: ChainInputs, outputs: ChainOutputs) -> np.ndarray:
     is_bonus = outputs.num_accepted == inputs.num_drafts
     stream = np.where(is_bonus, int(Stream.BONUS), int(Stream.RESIDUAL))
-    stream = np.where(inputs.num_drafts == 0, int(Stream.TARGET), stream)
-    return np.where(outputs.error == RowError.NONE, stream, 0).astype(np.int64)
+    stream[inputs.num_drafts == 0] = Stream.TARGET
+    stream[outputs.error != RowError.NONE] = 0
+    return stream
 
 
 def _record(trace: Trace, inputs: ChainInputs, outputs: ChainOutputs) -> None:

@@ -10,35 +10,34 @@ from fairdraft.ops.cpu import row as rows
 from fairdraft.ops.cpu.arithmetic import TILE
 
 
+#: what the kernel gets when nobody asked for statistics: no row of them
+_NO_STATS = (
+    np.empty((0, 0), np.float32),
+    np.empty((0, 0), np.float32),
+    np.empty(0, np.float32),
+    np.empty(0, np.int64),
+)
+
+
 def sample_cpu(values: np.ndarray, scales: np.ndarray, at: Address, method: str, stats) -> tuple:
     """Draws one token a row: token_ids, margin, error (see `sample_reference`)."""
-    count, vocab_size = values.shape
-    token_ids, margin = np.full(count, -1, np.int64), np.zeros(count)
-    error = np.zeros(count, np.int64)
-    width = max(-(-vocab_size // TILE), TILE) if method == "race" else max(vocab_size, TILE)
-    scratch = np.empty((2, width), np.float32)
-    if stats is None:
-        stats = (scratch[:0], scratch[:0], scratch[0, :0], np.empty(0, np.int64))
-    _sample(
-        values,
-        scales,
-        at.key,
-        at.counter,
-        method == "race",
-        stats,
-        scratch,
-        (token_ids, margin, error),
-    )
-    return token_ids, margin, error
+    count = len(values)
+    out = np.empty(count, np.int64), np.empty(count), np.empty(count, np.int64)
+    is_race = method == "race"
+    _sample(values, scales, at.key, at.counter, is_race, stats or _NO_STATS, out)
+    return out
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _sample(values, scales, key, counter, is_race, stats, scratch, out):
+def _sample(values, scales, key, counter, is_race, stats, out):
     token_ids, margin, error = out
-    has_stats = len(stats[0]) == len(values)
-    num_tiles = (values.shape[1] + TILE - 1) // TILE
+    token_ids[:], margin[:], error[:] = -1, 0.0, 0
+    has_stats = len(stats[2]) == len(values)
+    vocab_size = values.shape[1]
+    num_tiles = (vocab_size + TILE - 1) // TILE
     memory = np.empty((3, num_tiles), np.float32)
     tiles = (memory[0], memory[1], memory[2])
+    scratch = np.empty((2, max(num_tiles if is_race else vocab_size, TILE)), np.float32)
     for b in range(len(values)):
         row, c = values[b], scales[b]
         if c > 0 and is_race:

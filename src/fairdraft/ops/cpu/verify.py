@@ -44,6 +44,8 @@ def decision_weights_cpu(inputs: ChainInputs, accept: np.ndarray, law: np.ndarra
 
 def _mask_forbidden(inputs: ChainInputs) -> np.ndarray:
     """The target's rows with forbidden drafts at -inf; a copy only where there are any."""
+    if not inputs.is_forbidden.any():
+        return inputs.target
     vocab_size = inputs.target.shape[2]
     is_masked = inputs.is_forbidden & (inputs.token_ids >= 0) & (inputs.token_ids < vocab_size)
     is_masked &= np.arange(inputs.token_ids.shape[1]) < inputs.num_drafts[:, None]
