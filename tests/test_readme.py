@@ -1,4 +1,4 @@
-"""The README is true: its Python runs, its commands and files exist."""
+"""The README and the pages of docs/ are true: Python runs, commands, files and links exist."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from fairdraft.cli.app import app
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def blocks(language: str) -> list[str]:
-    return [body for name, body in FENCE.findall(README) if name == language]
+def blocks(language: str, page: Path = ROOT / "README.md") -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    return [body for name, body in FENCE.findall(text) if name == language]
 
 
 def make_targets() -> set[str]:
@@ -53,11 +55,18 @@ def fault_of_command(line: str) -> str | None:
 @pytest.mark.skipif(
     not (pocket.path("target") / "config.json").is_file(), reason="no embedded models"
 )
-@pytest.mark.parametrize("source", blocks("python"), ids=lambda text: text.splitlines()[0])
-def test_python_block_runs(source: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(source, "README.md", "exec"), {"__name__": "readme"})
-    if "print(" in source:
-        assert len(capsys.readouterr().out.split()) > 10
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_python_blocks_of_a_page_run_in_order(page: Path) -> None:
+    """In one namespace, as a reader would type them."""
+    namespace: dict[str, object] = {"__name__": page.stem}
+    for number, source in enumerate(blocks("python", page), start=1):
+        exec(compile(source, f"{page.name}, block {number}", "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 def test_there_are_python_and_shell_blocks() -> None:
