@@ -128,6 +128,9 @@ class RoundRunner:
         )
         counts = proposal.num_draft_tokens.numpy()
         assert (counts >= 0).all() and (counts <= limits).all(), "more drafts than there is room"
+        drafts = proposal.token_ids.numpy()
+        is_present = np.arange(drafts.shape[1]) < counts[:, None]
+        assert not (drafts[is_present] < 0).any(), "a placeholder among the drafts present"
         return proposal
 
     def _forward(self, rows: RowTable, proposal: Proposal) -> Tensor:
