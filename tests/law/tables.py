@@ -44,7 +44,9 @@ def opposed(vocab_size: int = 16, gap: float = 0.35) -> tuple[np.ndarray, np.nda
     return softmax(logits), softmax(-logits)
 
 
-def markov(vocab_size: int, seed: int, p: np.ndarray, q: np.ndarray) -> tuple:
+def markov(
+    vocab_size: int, seed: int, p: np.ndarray, q: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Tables [V, V] by the last token: p and q carried around by one random permutation a row."""
     generator = np.random.default_rng(seed)
     orders = [generator.permutation(vocab_size) for _ in range(vocab_size)]
