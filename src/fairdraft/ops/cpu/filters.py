@@ -8,6 +8,7 @@ from numba import njit
 from fairdraft.ops.cpu import arithmetic
 from fairdraft.ops.cpu import row as rows
 from fairdraft.ops.cpu.arithmetic import TILE
+from fairdraft.ops.cpu.kernel import kernel
 from fairdraft.ops.filters import FilterParams
 
 _MINUS_INF = np.float32(-np.inf)
@@ -20,7 +21,7 @@ def keep_cpu(values: np.ndarray, params: FilterParams) -> np.ndarray:
     return kept
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _keep(values, scales, top_k, top_p, min_p, kept):
     vocab_size = values.shape[1]
     tile_max = np.empty((vocab_size + TILE - 1) // TILE, np.float32)

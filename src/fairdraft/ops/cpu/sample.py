@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from fairdraft.noise import Address
 from fairdraft.ops.cpu import row as rows
 from fairdraft.ops.cpu.arithmetic import TILE
-
+from fairdraft.ops.cpu.kernel import kernel
 
 #: what the kernel gets when nobody asked for statistics: no row of them
 _NO_STATS = (
@@ -28,7 +27,7 @@ def sample_cpu(values: np.ndarray, scales: np.ndarray, at: Address, method: str,
     return out
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _sample(values, scales, key, counter, is_race, stats, out):
     token_ids, margin, error = out
     token_ids[:], margin[:], error[:] = -1, 0.0, 0

@@ -11,6 +11,7 @@ from numba import njit
 from fairdraft.noise.jit import accept_uniform, philox4x32
 from fairdraft.ops.cpu import row as rows
 from fairdraft.ops.cpu.arithmetic import TILE
+from fairdraft.ops.cpu.kernel import kernel
 from fairdraft.ops.cpu.residual import fill_residual, race_residual
 from fairdraft.ops.rows import RowError
 from fairdraft.ops.verify import ChainInputs, ChainOutputs
@@ -71,7 +72,7 @@ def _workspace(vocab_size):
     )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _verify(targets, proposals, drafts, at, outputs):
     target, target_scale = targets
     draft, draft_scale = proposals
@@ -166,7 +167,7 @@ def _accept_uniform(key, counter):
     return accept_uniform(high, low)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _decide(targets, proposals, drafts, accept, next_law):
     target, target_scale = targets
     draft, draft_scale = proposals
