@@ -74,13 +74,20 @@ class RoundRunner:
             The speculator's DRAFT draws and those of `ops.verify_chain`, at anchor num_decided.
         """
         begin = time.perf_counter()
-        proposal = self._propose(rows)
+        anchor = rows["num_decided"].copy()
+        assert (anchor > rows["last_anchor"]).all(), "anchors must grow between verified rounds"
+        limits = rows.max_draft_tokens()
+        speculator = self.speculator if limits.any() else None
+        if speculator is None:
+            proposal = Proposal.empty(rows.num_rows)
+        else:
+            proposal = self._propose(speculator, rows, anchor, limits)
         drafted = time.perf_counter()
         logits = self._forward(rows, proposal)
         forwarded = time.perf_counter()
         result = self._verify(rows, proposal, logits)
-        if self.speculator is not None and rows.has_room():
-            self.speculator.commit(result.num_accepted_tokens)
+        if speculator is not None:
+            speculator.commit(result.num_accepted_tokens)
         verified = time.perf_counter()
         clock = self.clock
         self.clock = Clock(
@@ -104,12 +111,9 @@ class RoundRunner:
         seconds = time.perf_counter() - begin
         self.clock = Clock(clock.draft, clock.target + seconds, clock.verify)
 
-    def _propose(self, rows: RowTable) -> Proposal:
-        anchor = rows["num_decided"].copy()
-        assert (anchor > rows["last_anchor"]).all(), "anchors must grow between verified rounds"
-        if self.speculator is None or not rows.has_room():
-            return Proposal.empty(rows.num_rows)
-        limits = rows.max_draft_tokens()
+    def _propose(
+        self, speculator: Speculator, rows: RowTable, anchor: np.ndarray, limits: np.ndarray
+    ) -> Proposal:
         sampler = SharedSampler(
             key=rows["key"],
             sample=rows["sample"],
@@ -123,7 +127,7 @@ class RoundRunner:
             impl=self.impl,
             trace=self.trace,
         )
-        proposal = self.speculator.propose(
+        proposal = speculator.propose(
             DraftState(rows.token_ids[: rows.num_rows], anchor, limits, sampler)
         )
         counts = proposal.num_draft_tokens.numpy()

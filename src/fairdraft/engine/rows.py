@@ -148,10 +148,6 @@ class RowTable:
         room = self["max_length"] - self["num_decided"] - 1
         return np.minimum(self["num_speculative_tokens"], room)
 
-    def has_room(self) -> bool:
-        """Whether any row has room for a draft."""
-        return bool(self.max_draft_tokens().any())
-
     def _first_record(self, sequence: Sequence) -> np.ndarray:
         request = sequence.request
         params = request.params
