@@ -55,13 +55,18 @@ class Tokens:
         end = self.starts[index + 1] if index + 1 < len(self.starts) else len(self.ids)
         return self.ids[self.starts[index] : end - 1].tolist()
 
+    def join(self, other: Tokens) -> Tokens:
+        """These documents, then the other ones."""
+        starts = torch.cat([self.starts, other.starts + len(self.ids)])
+        return Tokens(torch.cat([self.ids, other.ids]), starts)
+
     def to(self, device: str) -> Tokens:
         """The same tokens on another device."""
         return Tokens(self.ids.to(device), self.starts.to(device))
 
 
 def encode(texts: list[str], tokenizer: PreTrainedTokenizerFast) -> Tokens:
-    """Encodes documents in order, ids int16 wide at least, as int32 [N]."""
+    """Encodes documents in order, ids as int32 [N]."""
     eos = tokenizer.convert_tokens_to_ids(tokenizer.eos_token)
     pieces, starts, length = [], [], 0
     for begin in range(0, len(texts), 10_000):

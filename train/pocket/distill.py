@@ -48,7 +48,7 @@ def distill_draft(
     held_out: Tokens,
     budget: Budget,
     *,
-    tv_weight: float = 2.0,
+    tv_weight: float = 4.0,
     name: str = "draft",
     compiled: bool = False,
 ) -> Curve:

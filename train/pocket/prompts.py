@@ -28,6 +28,7 @@ STYLES = [
     *("Answer in simple words.", "Answer in a few short sentences.", "Answer for a child."),
     *("Give one short example.", "Answer in one short paragraph.", "Be clear and friendly."),
 ]
+GREETINGS = ["Hello", "Hi,", "I", "Look", "Do you", "What", "Good morning,", "We", "Yesterday"]
 OPENINGS = ["", "", "Once upon a time", "One day,", "Once there was"]
 
 
@@ -80,7 +81,10 @@ def dialogue(r: random.Random) -> Prompt:
     thing = with_article(pick(r, "things"))
     about = r.choice([pick(r, "subjects"), thing, f"how to {pick(r, 'tasks')}"])
     text = f"Write a short conversation between {one} and {other} about {about}."
-    return Prompt(f"{text} Begin each line with the name of the speaker.", opening=f"{one}:")
+    return Prompt(
+        f"{text} Begin each line with the name of the speaker.",
+        opening=f"{one}: {r.choice(GREETINGS)}",
+    )
 
 
 def question(r: random.Random) -> Prompt:

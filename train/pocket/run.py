@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedToken
 
 from train.pocket import distill, evaluate, shapes
 from train.pocket.data import Tokens, encode, is_held_out, read_documents
+from train.pocket.selftext import sample_own_texts
 from train.pocket.tokenizer import save_tokenizer, train_tokenizer
 from train.pocket.train import Budget, Curve, train_target
 
@@ -31,19 +32,31 @@ class Recipe:
     vocab_size: int
     target_budget: Budget
     draft_budget: Budget
+    own_text_seconds: float
+    own_text_batch: int
 
 
 RECIPES = {
-    "toy": Recipe("toy", "toy", 512, Budget(20, 60, 8, 128, 3e-3), Budget(20, 60, 8, 128, 3e-3)),
+    "toy": Recipe(
+        "toy", "toy", 512, Budget(20, 60, 8, 128, 3e-3), Budget(20, 60, 8, 128, 3e-3), 2, 4
+    ),
     "first": Recipe(
-        "first", "first", 1024, Budget(190, 4000, 16, 256, 3e-3), Budget(75, 4000, 16, 128, 4e-3)
+        "first",
+        "first",
+        1024,
+        Budget(190, 4000, 16, 256, 3e-3),
+        Budget(75, 4000, 16, 128, 4e-3),
+        0,
+        4,
     ),
     "good": Recipe(
-        "h256x8",
-        "h160x1",
+        "h384x4",
+        "h208x1",
         4096,
-        Budget(200, 20_000, 128, 1024, 3e-3),
-        Budget(120, 20_000, 128, 1024, 4e-3),
+        Budget(120, 20_000, 128, 1024, 3e-3),
+        Budget(220, 20_000, 128, 1024, 4e-3),
+        15,
+        8192,
     ),
 }
 
@@ -67,13 +80,9 @@ def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, fold
     save_tokenizer(tokenizer, folder)
 
 
-def load_pair(folder: Path, device: str) -> tuple[LlamaForCausalLM, LlamaForCausalLM]:
-    """Loads both checkpoints, bf16 weights computed in fp32."""
-    target, draft = (
-        AutoModelForCausalLM.from_pretrained(folder / name, dtype=torch.float32).to(device).eval()
-        for name in ("target", "draft")
-    )
-    return target, draft
+def load_model(folder: Path, device: str) -> LlamaForCausalLM:
+    """Loads a checkpoint, bf16 weights computed in fp32."""
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
 
 
 def evaluate_pair(
@@ -87,7 +96,7 @@ def evaluate_pair(
     max_tokens: int = 400_000,
 ) -> dict[str, object]:
     """Evaluates the saved files; returns figures and sample texts."""
-    target, draft = load_pair(folder, device)
+    target, draft = (load_model(folder / name, device) for name in ("target", "draft"))
     figures: dict[str, object] = {
         "machine": torch.cuda.get_device_name() if "cuda" in device else platform.machine(),
         "torch": torch.__version__,
@@ -123,11 +132,14 @@ def curve_record(curve: Curve, budget: Budget, shape: shapes.Shape) -> dict[str,
 
 
 def prepare(
-    corpus: list[Path], vocab_size: int, device: str
+    corpus: list[Path], vocab_size: int, device: str, known: Path | None = None
 ) -> tuple[PreTrainedTokenizerFast, Tokens, Tokens, int]:
-    """Trains the tokenizer and encodes both splits; also the bytes of the held-out text."""
+    """Trains or loads the tokenizer, encodes both splits; also the bytes of the held-out text."""
     texts, held_out_texts = load_texts(corpus)
-    tokenizer = train_tokenizer(texts[:50_000], vocab_size)
+    if known is None:
+        tokenizer = train_tokenizer(texts[:50_000], vocab_size)
+    else:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(known)
     tokens = encode(texts, tokenizer).to(device)
     held_out = encode(held_out_texts, tokenizer).to(device)
     print(f"{len(texts)} documents, {len(tokens.ids)} tokens, held out {len(held_out.ids)}")
@@ -147,18 +159,29 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
+    parser.add_argument("--target", type=Path, help="a trained target: only the draft is trained")
     args = parser.parse_args()
     recipe, device, begin = RECIPES[args.recipe], args.device, time.monotonic()
     compiled = "cuda" in device
     torch.set_num_threads(args.threads)
-    tokenizer, tokens, held_out, num_bytes = prepare(args.corpus, recipe.vocab_size, device)
+    prepared = prepare(args.corpus, recipe.vocab_size, device, args.target)
+    tokenizer, tokens, held_out, num_bytes = prepared
     eos = tokenizer.eos_token_id
     shape, budget = shapes.TARGETS[recipe.target], recipe.target_budget
-    target = shapes.build(shape, recipe.vocab_size, eos).to(device)
-    curve = train_target(target, tokens, held_out, budget, compiled=compiled)
-    curves = [curve_record(curve, budget, shape)]
+    curves = []
+    if args.target:
+        target = load_model(args.target, device)
+    else:
+        target = shapes.build(shape, recipe.vocab_size, eos).to(device)
+        curve = train_target(target, tokens, held_out, budget, compiled=compiled)
+        curves.append(curve_record(curve, budget, shape))
     save_model(target, tokenizer, args.output / "target")
     target = target.to(device, torch.float32)
+    if recipe.own_text_seconds:
+        own = sample_own_texts(
+            target, tokens, seconds=recipe.own_text_seconds, batch=recipe.own_text_batch
+        )
+        tokens = tokens.join(own)
     shape, budget = shapes.DRAFTS[recipe.draft], recipe.draft_budget
     draft = shapes.build(shape, recipe.vocab_size, eos).to(device)
     curve = distill.distill_draft(draft, target, tokens, held_out, budget, compiled=compiled)

@@ -31,13 +31,15 @@ TARGETS = {
     "h256x8": Shape(hidden=256, layers=8, heads=4, kv_heads=2, intermediate=512),
     "h256x6": Shape(hidden=256, layers=6, heads=4, kv_heads=2, intermediate=768),
     "h320x5": Shape(hidden=320, layers=5, heads=5, kv_heads=1, intermediate=704),
-    "h384x4": Shape(hidden=384, layers=4, heads=6, kv_heads=2, intermediate=640),
+    "h384x4": Shape(hidden=384, layers=4, heads=6, kv_heads=2, intermediate=608),
     "toy": Shape(hidden=64, layers=2, heads=2, kv_heads=1, intermediate=128),
 }
 DRAFTS = {
     "first": Shape(hidden=64, layers=1, heads=2, kv_heads=1, intermediate=128),
     "h160x1": Shape(hidden=160, layers=1, heads=5, kv_heads=1, intermediate=480),
     "h192x1": Shape(hidden=192, layers=1, heads=6, kv_heads=2, intermediate=512),
+    "h208x1": Shape(hidden=208, layers=1, heads=4, kv_heads=2, intermediate=800),
+    "h192x2": Shape(hidden=192, layers=2, heads=6, kv_heads=2, intermediate=512),
     "toy": Shape(hidden=32, layers=1, heads=1, kv_heads=1, intermediate=64),
 }
 

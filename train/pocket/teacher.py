@@ -8,6 +8,7 @@ on the device. So a whole run is one captured step, replayed.
 from __future__ import annotations
 
 import importlib.util
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,10 +42,14 @@ def load_teacher(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, obj
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the teacher draws: softmax at `temperature` over tokens of at least `min_p` * max."""
+    """How the teacher draws: softmax at `temperature` over tokens of at least `min_p` * max.
+
+    Logits of tokens that the text already holds are scaled by `penalty` towards less likely.
+    """
 
     temperature: float = 0.7
-    min_p: float = 0.08
+    min_p: float = 0.1
+    penalty: float = 1.1
 
 
 class Decoder:
@@ -101,6 +106,7 @@ class Decoder:
         self.token = self.prompts[self.request, 0].clone()
         self.next_request = torch.full((), batch, device=device)
         self.step_index = torch.zeros((), dtype=torch.int64, device=device)
+        self.seen = torch.full((batch, len(self.embedding)), -1, device=device, dtype=torch.int32)
         self.history_token = torch.full((max_steps, batch), -1, device=device, dtype=torch.int32)
         self.history_request = torch.full_like(self.history_token, -1)
         fuse = torch.compile(dynamic=False) if compiled else lambda function: function
@@ -156,10 +162,19 @@ class Decoder:
             x = self.after(x, attended, *(weights[name] for name in names))
         return functional.linear(self._norm(x, self.norm), self.embedding)
 
-    def _choose(self, logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """An exponential race over the kept tokens; `noise` is uniform in [0, 1)."""
-        scaled = logits.float() / self.sampling.temperature
-        floor = scaled.amax(-1, keepdim=True) + torch.log(torch.tensor(self.sampling.min_p))
+    def _choose(
+        self, logits: torch.Tensor, noise: torch.Tensor, seen: torch.Tensor, request: torch.Tensor
+    ) -> torch.Tensor:
+        """An exponential race over the kept tokens; `noise` is uniform in [0, 1).
+
+        `seen` [B, V] holds the last request of the row that drew a token.
+        """
+        wide, penalty = logits.float(), self.sampling.penalty
+        lowered = torch.where(wide > 0, wide / penalty, wide * penalty)
+        wide = torch.where(seen == request[:, None], lowered, wide)
+        scaled = wide / self.sampling.temperature
+        log_min_p = math.log(self.sampling.min_p) if self.sampling.min_p else -math.inf
+        floor = scaled.amax(-1, keepdim=True) + log_min_p
         score = scaled - torch.log(-torch.log1p(-noise) + 1e-20)
         return torch.where(scaled >= floor, score, -torch.inf).argmax(-1)
 
@@ -170,6 +185,7 @@ class Decoder:
         column = after.clamp(max=self.prompts.shape[1] - 1)
         token = torch.where(forced, self.prompts[self.request, column], drawn)
         kept = torch.where(forced, -1, token).int()
+        self.seen[self.rows, token] = self.request.int()
         self.history_token.index_copy_(0, self.step_index[None], kept[None])
         self.history_request.index_copy_(0, self.step_index[None], self.request.int()[None])
         done = (~forced & (token[:, None] == self.eos).any(1)) | (after >= self.length - 1)
@@ -186,7 +202,7 @@ class Decoder:
         """One token for every row."""
         logits = self.logits()
         noise = torch.rand(logits.shape, device=logits.device)
-        self.advance(self.choose(logits, noise))
+        self.advance(self.choose(logits, noise, self.seen, self.request))
 
     def capture(self) -> torch.cuda.CUDAGraph:
         """Captures one step in a CUDA graph after three warm-up steps."""
@@ -220,18 +236,18 @@ class Decoder:
         return done * len(self.rows)
 
     def texts(self) -> dict[int, list[int]]:
-        """Ended texts by prompt number, in ids without the end token and without the prompt."""
+        """Texts by prompt number, in ids without the end token and without the prompt."""
         count = int(self.step_index)
-        token = self.history_token[:count].T.reshape(-1).cpu()
-        request = self.history_request[:count].T.reshape(-1).cpu()
+        token = self.history_token[:count].T.reshape(-1)
+        request = self.history_request[:count].T.reshape(-1)
         token, request = token[token >= 0], request[token >= 0]
         order = request.argsort(stable=True)
-        token, request = token[order], request[order]
+        token, request = token[order].cpu(), request[order]
         numbers, sizes = request.unique_consecutive(return_counts=True)
         ends = set(self.eos.tolist())
         pieces = zip(numbers.tolist(), token.split(sizes.tolist()), strict=True)
         whole = ((number, piece.tolist()) for number, piece in pieces)
-        return {number: ids[:-1] for number, ids in whole if ids[-1] in ends}
+        return {number: ids[:-1] if ids[-1] in ends else ids for number, ids in whole}
 
 
 def layer_weights(layer: torch.nn.Module) -> dict[str, torch.Tensor]:
