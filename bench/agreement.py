@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from report import CheckError
-from subjects import Decoder, Job, our_decoder
+from subjects import Job, hf_decoder, our_decoder
 
 from fairdraft import LLM
 from fairdraft.models import CausalLM
@@ -17,9 +17,15 @@ TIE_FACTOR = 4
 
 
 def check_greedy(
-    llms: dict[str, LLM], hf: Decoder, prompts: list[list[int]], num_tokens: int
+    llms: dict[str, LLM], stock: Any, prompts: list[list[int]], num_tokens: int
 ) -> dict[str, Any]:
     """Compares the greedy ids of each engine, and of `transformers`, with those of plain decoding.
+
+    Args:
+        llms: Engines by mode; "plain" is what the others are compared with.
+        stock: The target's network as `transformers` loads it.
+        prompts: Ids of each prompt.
+        num_tokens: New tokens of each.
 
     Returns:
         Counts of texts, tokens and ties, and the logit difference that a tie is judged by.
@@ -33,11 +39,11 @@ def check_greedy(
     expected = [plain(job).token_ids[0] for job in jobs]
     target = llms["plain"].target
     difference = max(
-        logit_difference(target, [*job.prompts[0], *ids])
+        logit_difference(target, stock, [*job.prompts[0], *ids])
         for job, ids in zip(jobs, expected, strict=True)
     )
     ties, num_texts = [], 0
-    for name, decoder in {**decoders, "hf plain": hf}.items():
+    for name, decoder in {**decoders, "hf plain": hf_decoder(stock)}.items():
         for job, ids in zip(jobs, expected, strict=True):
             found = decoder(job).token_ids[0]
             num_texts += 1
@@ -59,10 +65,10 @@ def check_greedy(
 
 
 @torch.inference_mode()
-def logit_difference(target: CausalLM, token_ids: list[int], width: int = 5) -> float:
-    """Largest logit difference between forwards in blocks, token by token, and of the network."""
+def logit_difference(target: CausalLM, stock: Any, token_ids: list[int], width: int = 5) -> float:
+    """Largest logit difference of the stock network, our forward token by token, and in blocks."""
     ids = torch.tensor([token_ids])
-    paths = [target.model(input_ids=ids, use_cache=False).logits.float()]
+    paths = [stock(input_ids=ids, use_cache=False).logits.float()]
     for block in (1, width):
         cache = target.new_cache()
         bounds = [*range(0, len(token_ids), block), len(token_ids)]

@@ -1,4 +1,4 @@
-"""Decoding of the embedded pair: ours by mode, beside `transformers` generate on the same networks.
+"""Decoding of the embedded pair: ours by mode, beside `transformers` generate, same weights.
 
     python bench/decode.py [--quick] [--threads 1 2] [--json FILE] [--picture FILE]
 
@@ -31,7 +31,7 @@ from report import (
     show_targets,
     targets_json,
 )
-from subjects import Decoder, Job, hf_decoder, our_decoder, our_llms
+from subjects import Decoder, Job, hf_decoder, our_decoder, our_llms, stock_network
 from timing import interleave, paired_ratio, spread
 from transformers.utils import logging as hf_logging
 
@@ -55,14 +55,15 @@ def main() -> None:
         print(f"{role}: {', '.join(f'{name} {value}' for name, value in shape.items())}")
     llms = our_llms(target, draft, arguments.drafts)
     prompts = _prompts(target)[: arguments.prompts]
+    stock, assistant = stock_network(target), stock_network(draft)
     try:
-        greedy = check_greedy(llms, hf_decoder(target), prompts, arguments.checked_tokens)
+        greedy = check_greedy(llms, stock, prompts, arguments.checked_tokens)
     except CheckError as error:
         refuse("decode", error)
     decoders = {name: our_decoder(llm) for name, llm in llms.items()}
-    decoders[HF_PLAIN] = hf_decoder(target)
-    decoders[HF_ASSISTED] = hf_decoder(target, draft)
-    decoders[HF_ASSISTED_K] = hf_decoder(target, draft, constant=arguments.drafts)
+    decoders[HF_PLAIN] = hf_decoder(stock)
+    decoders[HF_ASSISTED] = hf_decoder(stock, assistant)
+    decoders[HF_ASSISTED_K] = hf_decoder(stock, assistant, constant=arguments.drafts)
     results = list(_measure_all(decoders, prompts, arguments))
     costs = list(_measure_costs(llms, prompts, arguments))
     _show(results, costs)
@@ -202,6 +203,7 @@ def _shape(lm: CausalLM) -> dict[str, Any]:
         "parameters": lm.num_parameters,
         "dtype": str(lm.dtype).removeprefix("torch."),
         "attention": config._attn_implementation,
+        "packed_layers": lm.num_packed_layers,
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from transformers import GenerationConfig
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from fairdraft import LLM, SamplingParams
 from fairdraft.engine import RequestMetrics
@@ -63,12 +63,18 @@ def our_decoder(llm: LLM) -> Decoder:
     return decode
 
 
-def hf_decoder(target: CausalLM, draft: CausalLM | None = None, constant: int = 0) -> Decoder:
-    """Decodes with `transformers` generate on the same network; the end of a text is ignored.
+def stock_network(lm: CausalLM) -> PreTrainedModel:
+    """The same checkpoint as `transformers` loads it by default: nothing of ours is in it."""
+    path = str(lm.model.name_or_path)
+    return AutoModelForCausalLM.from_pretrained(path, dtype=lm.dtype, local_files_only=True).eval()
+
+
+def hf_decoder(target: Any, draft: Any = None, constant: int = 0) -> Decoder:
+    """Decodes with `transformers` generate; the end of a text is ignored.
 
     Args:
-        target: Whose network generates.
-        draft: The assistant, or None.
+        target: The network that generates.
+        draft: The assistant's network, or None.
         constant: Drafts a round, always; 0 leaves the number to the library's own schedule.
     """
 
@@ -78,12 +84,11 @@ def hf_decoder(target: CausalLM, draft: CausalLM | None = None, constant: int = 
         prompts = torch.tensor(job.prompts)
         options: dict[str, Any] = {}
         if draft is not None:
-            options["assistant_model"] = draft.model
+            options["assistant_model"] = draft
             _settle(draft, job)
-            _schedule(draft.model.generation_config, constant)
+            _schedule(draft.generation_config, constant)
         _settle(target, job)
-        generate: Any = target.model.generate
-        ids = generate(
+        ids = target.generate(
             prompts,
             attention_mask=torch.ones_like(prompts),
             max_new_tokens=job.num_new_tokens,
@@ -94,10 +99,10 @@ def hf_decoder(target: CausalLM, draft: CausalLM | None = None, constant: int = 
     return decode
 
 
-def _settle(lm: CausalLM, job: Job) -> None:
+def _settle(network: Any, job: Job) -> None:
     """The whole law at the job's temperature, and no end of text."""
     is_sampled = job.temperature > 0
-    lm.model.generation_config = GenerationConfig(
+    network.generation_config = GenerationConfig(
         do_sample=is_sampled,
         temperature=job.temperature if is_sampled else None,
         top_k=0 if is_sampled else None,
