@@ -9,13 +9,17 @@ import pytest
 import torch
 
 from fairdraft.models import attention as grouped
-from fairdraft.models import load_model
+from fairdraft.models import load_model, packing
 from tests.models.networks import CONFIGS, network
 from tests.models.test_causal_lm import Batch
 
 
 @pytest.mark.parametrize("shape", CONFIGS)
-def test_the_fast_network_equals_the_plain_one(shape: str, tmp_path: Path) -> None:
+def test_the_fast_network_equals_the_plain_one(
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "_MIN_WEIGHTS", 1)
+    monkeypatch.setattr(packing, "_MIN_WEIGHTS_ONE_ROW", 500)
     network(shape).save_pretrained(tmp_path)
     fast, plain = load_model(tmp_path), load_model(tmp_path, optimize=False)
     batches = [Batch(lm, num_rows=3, seed=5) for lm in (fast, plain)]
@@ -54,3 +58,33 @@ def test_grouped_attention_is_in_force(tmp_path: Path, monkeypatch: pytest.Monke
         rtol=1e-5,
         atol=1e-5,
     )
+
+
+def test_packed_layers_follow_their_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "_MIN_WEIGHTS", 1)
+    monkeypatch.setattr(packing, "_MIN_WEIGHTS_ONE_ROW", 500)
+    checkpoint = tmp_path
+    network("llama").save_pretrained(checkpoint)
+    packed, plain = load_model(checkpoint), load_model(checkpoint, optimize=False)
+    if packed.num_packed_layers == 0:
+        pytest.skip("this torch has no oneDNN")
+    assert packed.num_packed_layers == 4 * 7 + 1 and plain.num_packed_layers == 0
+    block = torch.tensor([[3, 4, 5], [6, 7, 8]]), torch.tensor([0, 0])
+    for change in (None, "written", "replaced"):
+        if change is not None:
+            with torch.no_grad():
+                for lm in (packed, plain):
+                    head: Any = lm.model.get_output_embeddings()
+                    head.weight[9] += 1.0
+                    if change == "replaced":
+                        head.weight = torch.nn.Parameter(2 * head.weight)
+        found = packed.forward(*block, packed.new_cache())
+        expected = plain.forward(*block, plain.new_cache())
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_small_layers_keep_their_own_product(tmp_path: Path) -> None:
+    network("llama").save_pretrained(tmp_path)
+    assert load_model(tmp_path).num_packed_layers == 0

@@ -1,17 +1,21 @@
 """Linear layers in oneDNN's own weight layout, for short blocks of tokens on a CPU.
 
-A verification round multiplies every weight matrix by a handful of rows. The plain kernel reads
-the weights at less than half the speed of memory there, and rounds a row differently for
-different numbers of rows; the packed one does neither.
+A verification round multiplies every weight matrix by a handful of rows, where the plain kernel
+reads the weights at less than half the speed of memory; the packed one does not.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 __all__ = ["can_pack", "pack_linear_layers"]
 
+# a call of the packed kernel costs about 12 us more, which a smaller layer does not win back
+_MIN_WEIGHTS = 1 << 17
+# and for a single row it takes a larger one
+_MIN_WEIGHTS_ONE_ROW = 1 << 19
 _MAX_WEIGHTS = 1_000_000_000
 _TOLERANCE = 1e-3
 
@@ -20,20 +24,29 @@ class _PackedForward:
     """Stands in for the forward of one linear layer."""
 
     def __init__(self, layer: nn.Linear) -> None:
-        self._layer = layer
+        # straight from the table, past the slow lookup of module attributes
+        self._parameters = layer._parameters
         self._multiply = torch.ops.mkldnn._linear_pointwise.default
+        # number of values that the plain kernel keeps: one row's, in a layer of middling size
+        self._one_row = layer.in_features if layer.weight.numel() < _MIN_WEIGHTS_ONE_ROW else 0
         self._pack()
 
     def _pack(self) -> None:
-        weight = self._layer.weight
+        weight = self._parameters["weight"]
+        assert weight is not None
+        self._weight = weight
         self._version = weight._version
         self._packed = torch.ops.mkldnn._reorder_linear_weight.default(weight.detach(), None)
 
     def __call__(self, values: Tensor) -> Tensor:
-        # a weight that was written to after loading must not be ignored
-        if self._layer.weight._version != self._version:
+        weight = self._parameters["weight"]
+        assert weight is not None
+        if values.numel() == self._one_row:
+            return functional.linear(values, weight, self._parameters["bias"])
+        # a weight that was replaced or written to after loading must not be ignored
+        if weight is not self._weight or weight._version != self._version:
             self._pack()
-        return self._multiply(values, self._packed, self._layer.bias, "none", [], "")
+        return self._multiply(values, self._packed, self._parameters["bias"], "none", [], "")
 
 
 def can_pack(model: nn.Module) -> bool:
@@ -56,7 +69,7 @@ def can_pack(model: nn.Module) -> bool:
 
 
 def pack_linear_layers(model: nn.Module) -> int:
-    """Replaces the forward of the linear layers of a network for inference.
+    """Replaces the forward of the large linear layers of a network for inference.
 
     The weights stay where they are, the packed copies come on top, and a layer whose packed
     product disagrees with the plain one keeps its own forward.
@@ -70,7 +83,9 @@ def pack_linear_layers(model: nn.Module) -> int:
     count = 0
     for module in model.modules():
         # a subclass may do more than a product
-        packed = _packed(module) if type(module) is nn.Linear else None
+        if type(module) is not nn.Linear or module.weight.numel() < _MIN_WEIGHTS:
+            continue
+        packed = _packed(module)
         if packed is not None:
             setattr(module, "forward", packed)  # noqa: B010
             count += 1
