@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import signal
+from signal import default_int_handler
 from typing import Any
 
 import numpy as np
 import pytest
 
+import fairdraft.engine.commit
 from fairdraft import LLM, SamplingParams
 from fairdraft.engine import GenerationInterrupted
-from tests.engine.toys import chain_table, ids, speculating, table_model, tiny_llama
+from fairdraft.engine.round import RoundRunner
+from fairdraft.engine.rows import RowTable
+from fairdraft.engine.stopping import SequenceText
+from fairdraft.models import CausalLM
+from fairdraft.speculators import DraftModelSpeculator
+from tests.engine.toys import (
+    chain_table,
+    ids,
+    speculating,
+    table_model,
+    tiny_llama,
+    word_tokenizer,
+)
 
 ORDER = [0, 1, 2, 3, 4, 5]
 OTHER = [6, 7, 6, 7, 6, 7, 6]
@@ -158,45 +173,71 @@ def test_requests_that_ended_cannot_be_preempted_or_aborted() -> None:
             method(output.request_id)
 
 
-@pytest.mark.parametrize("where", ["propose", "verify", "commit", "logprobs"])
-def test_ctrl_c_in_the_middle_of_a_round_leaves_the_others_whole(
-    where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the round had begun is dropped; a neighbor's stream redoes it and goes on."""
-    import fairdraft.engine.commit as commit
-    import fairdraft.engine.core as core
-    from fairdraft.engine.round import RoundRunner
+PLACES = {
+    "admit": (RowTable, "admit"),
+    "prefill": (CausalLM, "prefill"),
+    "propose": (DraftModelSpeculator, "_feed_drafts"),
+    "forward": (RoundRunner, "_forward"),
+    "verify": (RoundRunner, "_verify"),
+    "text": (SequenceText, "push"),
+    "logprobs": (fairdraft.engine.commit, "gather_logprobs"),
+    "remove": (RowTable, "release"),
+}
 
-    owner, name = {
-        "propose": (RoundRunner, "_forward"),
-        "verify": (RoundRunner, "_verify"),
-        "commit": (core, "commit"),
-        "logprobs": (commit, "gather_logprobs"),
-    }[where]
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("call", [1, 2, 4])
+def test_ctrl_c_anywhere_leaves_the_others_whole(
+    where: str, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was going on is undone or finished; a neighbor's stream goes on unharmed."""
+    words = [f"<{i}>" for i in range(97)]
     llm = speculating(tiny_llama(0), tiny_llama(1, layers=1), 2)
+    llm.target.tokenizer = word_tokenizer(words)
     quiet = SamplingParams(seed=3, max_tokens=20)
-    params = SamplingParams(seed=1, max_tokens=20, logprobs=0)
-    expected, beside = ids(llm.generate([[1, 2], [3, 4]], [params, quiet]))
-    stream = llm.stream([3, 4], quiet)
-    seen = list(next(stream).outputs[0].token_ids)
+    params = SamplingParams(seed=1, max_tokens=20, logprobs=0, stop="never")
+    prompts = [[1, 2, 5], [3, 4], [3, 4, 6, 7]]
+    whole = llm.generate(prompts, [params, quiet, params])
+    expected, beside, late = ids(whole)
+    stream = llm.stream(prompts[1], quiet)
+    first = next(stream).outputs[0]
+    seen, shown = list(first.token_ids), first.text
+    owner, name = PLACES[where]
     original, count = getattr(owner, name), 0
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         nonlocal count
         count += 1
-        if count == 3:
-            raise KeyboardInterrupt
+        if count == call:
+            signal.raise_signal(signal.SIGINT)
         return original(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, interrupted)
-    with pytest.raises(GenerationInterrupted) as caught:
-        llm.generate([1, 2], params)
-    [sample] = caught.value.outputs[0].outputs
-    assert sample.token_ids == expected[: len(sample.token_ids)] and sample.token_ids
-    assert sample.logprobs is not None and len(sample.logprobs) == len(sample.token_ids)
+    try:
+        outputs = llm.generate([prompts[0], prompts[2]], params)
+    except GenerationInterrupted as interruption:
+        outputs = interruption.outputs
+        assert {o.outputs[0].finish_reason for o in outputs} <= {"abort", "length"}
+    for output, tokens in zip(outputs, (expected, late), strict=True):
+        [sample] = output.outputs
+        assert sample.token_ids == tokens[: len(sample.token_ids)]
+        assert sample.logprobs is not None and len(sample.logprobs) == len(sample.token_ids)
+        assert sample.text == "".join(words[i] for i in sample.token_ids)
+    monkeypatch.undo()
     for event in stream:
-        seen += [i for output in event.outputs for i in output.token_ids]
-    assert seen == beside
+        for output in event.outputs:
+            seen += output.token_ids
+            shown += output.text
+    assert seen == beside and shown == whole[1].outputs[0].text
+    assert not llm.engine.has_work and signal.getsignal(signal.SIGINT) is default_int_handler
+
+
+def test_a_stream_that_is_never_read_runs_nothing() -> None:
+    llm = LLM(tiny_llama(0))
+    llm.stream([1, 2], SamplingParams(max_tokens=3))
+    assert not llm.engine.has_work
+    ids(llm.generate([[1]], SamplingParams(max_tokens=2)))
+    assert not llm.engine.requests
 
 
 def test_threads_share_an_engine() -> None:

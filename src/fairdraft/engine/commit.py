@@ -86,8 +86,9 @@ def _write_tokens(rows: RowTable, result: Round, kept: np.ndarray) -> None:
 
 
 def _write_counts(rows: RowTable, result: Round, kept: np.ndarray) -> None:
-    # drafts past a stop have no outcome
+    # drafts past a stop or a broken row have no outcome
     is_cut = kept < result.num_emitted_tokens
+    is_cut[list(result.errors)] = True
     drafted = np.where(is_cut, kept, result.num_draft_tokens)
     accepted = np.minimum(result.num_accepted_tokens, kept)
     places = np.arange(rows["drafted"].shape[-1])

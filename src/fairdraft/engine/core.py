@@ -8,7 +8,8 @@ import torch
 
 from fairdraft.engine.commit import commit
 from fairdraft.engine.detokenize import Detokenizer
-from fairdraft.engine.request import Clock, FinishReason, Request, Sequence
+from fairdraft.engine.interrupts import held_interrupts
+from fairdraft.engine.request import Clock, Request, Sequence
 from fairdraft.engine.round import RoundRunner
 from fairdraft.engine.rows import RowTable
 from fairdraft.engine.scheduler import Scheduler
@@ -83,9 +84,11 @@ class Engine:
             rows = self.rows
             if not rows.num_rows:
                 return []
+            # up to here a round may be broken off: nothing is decided, and it is redone
             result = self._runner.run(rows)
-            ended = commit(rows, result, self.target.tokenizer)
-            return self._retire(self._scheduler.remove(ended)) if ended else []
+            with held_interrupts():
+                ended = commit(rows, result, self.target.tokenizer)
+                return self._retire(self._scheduler.remove(ended)) if ended else []
 
     def preempt(self, request_id: str) -> None:
         """Drops what is cached for a request; it goes on later from its ids, under its key.
@@ -93,7 +96,7 @@ class Engine:
         Raises:
             ValueError: If no such request is running or waiting.
         """
-        with self.lock, torch.inference_mode():
+        with self.lock, torch.inference_mode(), held_interrupts():
             self._scheduler.preempt(self._find(request_id))
 
     def abort(self, request_id: str) -> Request:
@@ -102,12 +105,11 @@ class Engine:
         Raises:
             ValueError: If no such request is running or waiting.
         """
-        with self.lock, torch.inference_mode():
+        with self.lock, torch.inference_mode(), held_interrupts():
             request = self._find(request_id)
             self._scheduler.abort(request)
             for sequence in request.sequences:
-                if sequence.finish_reason == FinishReason.ABORT:
-                    self._settle_abort(sequence)
+                self._settle_text(sequence)
             self._end(request)
             return request
 
@@ -148,13 +150,6 @@ class Engine:
         detokenizer = Detokenizer(self.target.tokenizer, request.prompt_token_ids)
         params = request.params
         return SequenceText(detokenizer, params.stop_strings, params.include_stop_str_in_output)
-
-    def _settle_abort(self, sequence: Sequence) -> None:
-        """Cuts what an interrupted round had begun to add back to the tokens that are decided."""
-        if sequence.logprobs is not None:
-            del sequence.logprobs[len(sequence.token_ids) :]
-        sequence.text = None
-        self._settle_text(sequence)
 
     def _settle_text(self, sequence: Sequence) -> None:
         """Writes the text of a sequence that ended."""

@@ -82,7 +82,7 @@ class LLM:
         self.config = config
         self.target = _load(model, tokenizer, dtype, device, "target")
         self.max_model_len = _context(max_model_len, self.target)
-        self.speculator = self._new_speculator(dtype, device, max_num_seqs)
+        self.speculator = self._new_speculator(dtype, device)
         self.engine = Engine(
             self.target,
             self.speculator,
@@ -151,8 +151,9 @@ class LLM:
             Each sample follows the target's law under its temperature and filters, exactly given
             the logits that were computed.
         """
-        requests = self._submit(prompts, sampling_params, is_streamed=False)
+        requests = self._prepare(prompts, sampling_params, is_streamed=False)
         try:
+            self._queue(requests)
             counter = TokenCounter(requests, self.engine)
             most = sum(self._most_tokens(request) for request in requests) if progress else 0
             while counter.has_unfinished():
@@ -187,12 +188,12 @@ class LLM:
             ValueError: If a prompt or a parameter cannot be used, before the first event.
             GenerationInterrupted: On Ctrl-C; it carries everything, what was yielded included.
         """
-        requests = self._submit(prompts, sampling_params, is_streamed=True)
-        return self._events(requests)
+        return self._events(self._prepare(prompts, sampling_params, is_streamed=True))
 
     def _events(self, requests: list[Request]) -> Iterator[RequestOutput]:
         sources = [EventSource(request, self.engine.rows) for request in requests]
         try:
+            self._queue(requests)
             while sources:
                 self.engine.step()
                 for source in sources:
@@ -207,8 +208,8 @@ class LLM:
         finally:
             self._abort(requests)
 
-    def _submit(self, prompts: Any, sampling_params: Any, *, is_streamed: bool) -> list[Request]:
-        """Checks everything first, then queues it."""
+    def _prepare(self, prompts: Any, sampling_params: Any, *, is_streamed: bool) -> list[Request]:
+        """Checks everything before anything is queued."""
         items = split_prompts(prompts)
         params = match_params(sampling_params, len(items))
         requests = []
@@ -217,10 +218,12 @@ class LLM:
             text, token_ids = read_prompt(item, where, self.target, self.max_model_len)
             self._check_params(chosen, where)
             requests.append(self._new_request(text, token_ids, chosen, is_streamed))
+        return requests
+
+    def _queue(self, requests: list[Request]) -> None:
         with self.engine.lock:
             for request in requests:
                 self.engine.add(request)
-        return requests
 
     def _check_params(self, params: SamplingParams, where: str) -> None:
         if params.stop_strings and self.tokenizer is None:
@@ -266,7 +269,7 @@ class LLM:
                 if request.request_id in self.engine.requests:
                     self.engine.abort(request.request_id)
 
-    def _new_speculator(self, dtype: str | None, device: str, max_rows: int) -> Speculator | None:
+    def _new_speculator(self, dtype: str | None, device: str) -> Speculator | None:
         config = self.config
         if config is None:
             return None
@@ -288,7 +291,6 @@ class LLM:
             config.num_speculative_tokens,
             vocabulary,
             greedy=config.draft_sample_method == "greedy",
-            max_rows=max_rows,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from fairdraft.engine.interrupts import held_interrupts
 from fairdraft.engine.request import FinishReason, Request, Sequence
 from fairdraft.engine.round import RoundRunner
 from fairdraft.engine.rows import RowTable
@@ -32,16 +33,25 @@ class Scheduler:
         self.waiting.extend(request.sequences)
 
     def admit(self) -> None:
-        """Gives free rows to waiting sequences and prefills them."""
+        """Gives free rows to waiting sequences and prefills them, all of them or none."""
         first_row = self.rows.num_rows
-        while self.waiting and not self.rows.is_full:
-            sequence = self.waiting.popleft()
-            sequence.request.begin(self._runner.clock)
-            row = self.rows.admit(sequence)
-            if self._runner.speculator is not None:
-                self._runner.speculator.admit_row(row)
-        if self.rows.num_rows > first_row:
+        with held_interrupts():
+            while self.waiting and not self.rows.is_full:
+                sequence = self.waiting.popleft()
+                sequence.request.begin(self._runner.clock)
+                row = self.rows.admit(sequence)
+                if self._runner.speculator is not None:
+                    self._runner.speculator.admit_row(row)
+        if self.rows.num_rows == first_row:
+            return
+        try:
             self._runner.prefill(self.rows, first_row)
+        except BaseException:
+            # a row without its prompt in the cache must not run
+            with held_interrupts():
+                admitted = self.remove(list(range(first_row, self.rows.num_rows)))
+                self.waiting.extendleft(reversed(admitted))
+            raise
 
     def remove(self, leaving: list[int]) -> list[Sequence]:
         """Takes sequences out of the batch, with their state.

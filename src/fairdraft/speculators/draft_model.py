@@ -38,14 +38,13 @@ class DraftModelSpeculator:
         vocabulary: VocabularyMap,
         *,
         greedy: bool = False,
-        max_rows: int = 64,
     ) -> None:
         self.model = model
         self.num_speculative_tokens = num_speculative_tokens
         self.vocabulary = vocabulary
         self.greedy = greedy
         self._cache = model.new_cache()
-        self._num_cached = np.zeros(max_rows, np.int64)
+        self._num_cached = np.zeros(1, np.int64)
         self._num_fed = np.zeros(0, np.int64)
         self._laws = np.empty(0, np.float32)
 
@@ -101,6 +100,8 @@ class DraftModelSpeculator:
     def admit_row(self, row: int) -> None:
         """Starts the row with nothing cached; its next round feeds every decided token."""
         self._cache.reserve(row + 1, 1)
+        if row >= len(self._num_cached):
+            self._num_cached = np.resize(self._num_cached, 2 * row)
         self._num_cached[row] = 0
 
     def move_row(self, source: int, destination: int) -> None:
