@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairdraft.stats import LawTest, Partition
+from fairdraft.stats import LawTest, Partition, binomial_log_p_value, binomial_log_tails
+from fairdraft.stats.power import FALSE_ALARM, MISS
 
 #: enough that Pearson's statistic keeps its false-alarm rate (see `LawTest.plan`)
 MIN_EXPECTED = 20.0
@@ -55,3 +56,29 @@ def count(cells: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     columns = np.atleast_2d(cells.T)
     flat = np.ravel_multi_index(tuple(columns), shape)
     return np.bincount(flat, minlength=int(np.prod(shape))).reshape(shape)
+
+
+def num_trials_between(prob: float, faulty: float) -> int:
+    """Fewest trials (to 500) after which an exact two-sided binomial test misses a lower chance.
+
+    For rare events, where a chi-square law of two cells does not keep its false-alarm rate.
+    """
+    num_trials = 0
+    while True:
+        num_trials += 500
+        kept = least_accepted(num_trials, prob)
+        if kept and binomial_log_tails(kept, num_trials, faulty)[1] < np.log(MISS):
+            return num_trials
+
+
+def least_accepted(num_trials: int, prob: float) -> int:
+    """Fewest hits that the test does not refuse."""
+    hits = 0
+    while is_refused(hits, num_trials, prob):
+        hits += 1
+    return hits
+
+
+def is_refused(hits: int, num_trials: int, prob: float) -> bool:
+    """Whether that many hits are too many or too few, at a false alarm of 1e-9."""
+    return binomial_log_p_value(hits, num_trials, prob) < np.log(FALSE_ALARM)

@@ -52,7 +52,7 @@ def test_every_position_of_a_round_follows_the_target(p, q, num_drafts: int, see
 
 
 def test_first_token_is_not_the_coupled_law() -> None:
-    """Planned against the shared draft-residual noise itself: TV .033, .012 and .013."""
+    """Planned against the shared draft-residual noise itself: TV .033, .012 and .030."""
     for p, q in LAWS.values():
         plan = plan_for(p, faulty=coupled(p, q))
         tokens = first_round(Setup(p, q, 1), 1 << 33, plan.num_trials).token_ids.numpy()
@@ -97,6 +97,20 @@ def test_ragged_rounds_follow_the_target(is_greedy: bool) -> None:
     """Rows of 0 to 4 drafts in one call, sampled drafts or point masses. Effect: TV .05."""
     setup = Setup(*markov(8, 2, P8, Q8), 4, is_ragged=True, is_greedy=is_greedy)
     assert_law(round_trip_checks(setup, 1 << 35, length=6, effect=0.05))
+
+
+def test_tokens_of_several_tiles_follow_the_target() -> None:
+    """8 tokens at the borders of four tiles, so that both levels race. Effect: TV .05, then .1."""
+    ids = [0, 511, 512, 1023, 1024, 1500, 1501, 2047]
+    p, q = np.zeros(2048), np.zeros(2048)
+    p[ids], q[ids] = P8, Q8
+    plans = [plan_for(p, effect=0.05), plan_for(p, effect=0.1)]
+    counts = np.zeros((2, len(p)))
+    for begin in range(0, plans[0].num_trials, 1000):
+        tokens = first_round(Setup(p, q, 1), (1 << 32) + begin, 1000).token_ids.numpy()
+        for i in range(2):
+            counts[i] += np.bincount(tokens[tokens[:, i] >= 0, i], minlength=len(p))
+    assert_law(Check(f"token {i}", plans[i], counts[i]) for i in range(2))
 
 
 def test_reference_follows_the_target(remembered_rows: None) -> None:
