@@ -83,6 +83,10 @@ def test_sliding_windows_roll_back_after_they_wrapped(
         logits = batch.forward([start], [batch.draw(6)], logits_dtype=None)
         worst = batch.worst_difference(logits, [start])
         assert worst < tolerance(shape, torch.float64, attention)
+    # a second turn that keeps a prefix from long before the window
+    start = prompt_length - 2
+    logits = batch.forward([start], [batch.draw(20)], logits_dtype=None)
+    assert batch.worst_difference(logits, [start]) < tolerance(shape, torch.float64, attention)
 
 
 @pytest.mark.parametrize("shape", CONFIGS)

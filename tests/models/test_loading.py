@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import shutil
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -135,6 +136,20 @@ def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
         load_model(file)
 
 
+def test_nothing_is_ever_downloaded(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(self: socket.socket, address: Any) -> None:
+        raise AssertionError(f"a connection to {address} was tried")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    load_model(copy)
+    with pytest.raises(ValueError, match="Nothing is downloaded"):
+        load_model("gpt2")
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="the weights of .* cannot be loaded"):
+        load_model(copy)
+
+
 def test_something_else() -> None:
     with pytest.raises(ValueError, match="target model is a int; pass a folder, a name"):
         load_model(3)  # pyright: ignore[reportArgumentType]
@@ -222,13 +237,34 @@ def test_a_device_that_is_not_there(checkpoint: Path) -> None:
 
 def test_rotary_scaling_that_follows_the_batch() -> None:
     config = llama()
-    config.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    config.max_position_embeddings = 256
-    config.original_max_position_embeddings = 128
+    config.rope_parameters = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4,
+        "original_max_position_embeddings": 64,
+    }
     model = transformers.LlamaForCausalLM(config).eval()
-    with pytest.raises(ValueError, match=r"'dynamic' rotary scaling.*pass max_model_len=128"):
+    with pytest.raises(ValueError, match="uses longrope.*pass max_model_len=64 or less"):
         load_model(model)
-    assert load_model(model, max_model_len=128).max_model_len == 128
+    assert load_model(model, max_model_len=64).max_model_len == 64
+
+
+@pytest.fixture
+def cached_name(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    folder = tmp_path / "hub" / "models--someone--something"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("0" * 40)
+    shutil.copytree(copy, folder / "snapshots" / ("0" * 40))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return "someone/something"
+
+
+def test_a_name_in_the_local_cache(cached_name: str) -> None:
+    lm = load_model(cached_name)
+    assert lm.name == cached_name and lm.vocab_size == 50
+    with pytest.raises(ValueError, match="unknown target model 'someone/else'"):
+        load_model("someone/else")
 
 
 def jamba() -> Any:

@@ -30,6 +30,11 @@ def test_the_fast_network_equals_the_plain_one(
         for row, length in enumerate(lengths):
             found, expected = (values[row, :length] for values in logits)
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        last = [
+            b.forward(starts, [b.texts[i][s:] for i, s in enumerate(starts)], last_only=True)
+            for b in batches
+        ]
+        torch.testing.assert_close(last[0], last[1], rtol=1e-4, atol=1e-4)
         random = batches[0].random
         starts = [len(text) - random.randrange(0, 3) for text in batches[0].texts]
         lengths = [random.randrange(1, 7) for _ in starts]

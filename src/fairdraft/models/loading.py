@@ -113,7 +113,8 @@ def load_model(
 def _optimize(network: PreTrainedModel) -> int:
     if network.device.type != "cpu":
         return 0
-    use_grouped_attention(network)
+    with _quiet():
+        use_grouped_attention(network)
     return pack_linear_layers(network) if can_pack(network) else 0
 
 

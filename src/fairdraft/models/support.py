@@ -161,14 +161,12 @@ def check_rope(config: Any, name: str, limit: int) -> None:
     rope = getattr(config, "rope_parameters", None) or {}
     nested = [value for value in rope.values() if isinstance(value, dict)]
     for parameters in nested or [rope]:
-        rope_type = parameters.get("rope_type", "default")
-        if rope_type not in ("dynamic", "longrope"):
+        # "dynamic" changes past max_position_embeddings only, where no limit reaches
+        if parameters.get("rope_type") != "longrope":
             continue
-        original = parameters.get("original_max_position_embeddings") or getattr(
-            config, "original_max_position_embeddings", config.max_position_embeddings
-        )
+        original = parameters["original_max_position_embeddings"]
         if limit > original:
             raise ValueError(
-                f"{name!r} uses {rope_type!r} rotary scaling, which re-encodes every request of a "
-                f"batch once one passes {original} tokens; pass max_model_len={original} or less."
+                f"{name!r} uses longrope, which turns every request of a batch by other angles "
+                f"once one passes {original} tokens; pass max_model_len={original} or less."
             )
