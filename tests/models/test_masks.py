@@ -20,7 +20,7 @@ POSITIONS = [[0, 1, 2], [5, 6, 7], [21, 22, 23]]
         (AttentionKind("sliding", 1), lambda query, slot: slot == query),
         (
             AttentionKind("chunked", 6),
-            lambda query, slot: slot <= query and slot // 6 == query // 6,
+            lambda query, slot: query // 6 * 6 <= slot <= query,
         ),
     ],
     ids=["full", "sliding", "own slot only", "chunked"],
