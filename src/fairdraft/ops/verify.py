@@ -287,6 +287,9 @@ def _addresses(at, num_drafts: np.ndarray, depth: int) -> tuple[noise.Address, n
     anchors = rows.as_vector("anchor", anchor, count, np.int64)[:, None]
     if not isinstance(sample, int):
         sample = rows.as_vector("sample", sample, count, np.int64)[:, None]
+    if not depth:
+        final_at = noise.address(Stream.TARGET, key=keys, position=anchors, sample=sample)
+        return final_at[:0], final_at
     nodes = np.arange(depth + 1)
     positions = anchors + nodes
     has_drafts = num_drafts[:, None] > 0
@@ -300,8 +303,6 @@ def _addresses(at, num_drafts: np.ndarray, depth: int) -> tuple[noise.Address, n
         node=nodes * has_drafts,
         sample=sample,
     )
-    if not depth:
-        return final_at[:0], final_at
     accept_at = noise.address(
         Stream.ACCEPT,
         key=keys,
