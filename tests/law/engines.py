@@ -159,29 +159,44 @@ def first_tokens(outputs: Iterable[Any], length: int) -> np.ndarray:
     return np.array([s.token_ids[:length] for output in outputs for s in output.outputs])
 
 
-def adversarial_ids(target: CausalLM, draft: CausalLM, prompt: Sequence[int], size: int) -> list:
-    """Ids on which target and draft disagree most usefully after the prompt.
+def adversarial_ids(
+    target: CausalLM, draft: CausalLM, prompt: Sequence[int], size: int
+) -> list[int]:
+    """Ids on which target and draft disagree most usefully, after the prompt and one token more.
 
-    Of the likely ids, the set whose first token shared noise would bias most.
+    Of sets drawn from the ids that are likely in both places, the one whose first two tokens shared
+    noise would bias most.
     """
-    rows = []
-    for model in (target, draft):
-        logits = model.forward(
-            torch.tensor([list(prompt)]), torch.tensor([0]), model.new_cache(), last_only=True
-        )
-        row = logits[0].double().numpy()
-        row[list(target.eos_token_ids)] = -np.inf
-        rows.append(row)
-    likely = np.argsort(-np.minimum(*map(softmax, rows)))[:40]
+    models = (target, draft)
+    root = [softmax(_last_logits(model, [list(prompt)])[0]) for model in models]
+    first = np.argsort(-np.minimum(*root))[:40]
+    after = [softmax(_last_logits(m, [[*prompt, int(x)] for x in first])) for m in models]
+    pool = np.argsort(-np.minimum(*root)[first] * np.minimum(*after).mean(0)[first])[:20]
     generator = np.random.default_rng(0)
-    sets = [np.sort(generator.choice(likely, size, replace=False)) for _ in range(4000)]
-    return max(sets, key=lambda ids: bias_of(*(softmax(row[ids]) for row in rows))).tolist()
+    sets = [np.sort(generator.choice(pool, size, replace=False)) for _ in range(600)]
+
+    def bias(chosen: np.ndarray) -> float:
+        ids = first[chosen]
+        p, q = (row[ids] / row[ids].sum() for row in root)
+        later = [bias_of(*(rows[k][ids] / rows[k][ids].sum() for rows in after)) for k in chosen]
+        return bias_of(p, q) + float(p @ later)
+
+    return sorted(first[max(sets, key=bias)].tolist())
 
 
 def bias_of(p: np.ndarray, q: np.ndarray) -> float:
-    """Total variation that shared noise causes, halved where a token is rarer than 1 in 30."""
-    found = 0.5 * float(np.abs(coupled(p, q) - p).sum())
-    return found if p.min() > 1 / 30 else found / 2
+    """Total variation that shared noise causes."""
+    return 0.5 * float(np.abs(coupled(p, q) - p).sum())
+
+
+@torch.inference_mode()
+def _last_logits(model: CausalLM, texts: list[list[int]]) -> np.ndarray:
+    """Logits after each text [N, V], all texts of one length; the end of text is left out."""
+    network: Any = model.model
+    logits = network(input_ids=torch.tensor(texts), use_cache=False, logits_to_keep=1).logits
+    rows = logits[:, -1].double().numpy()
+    rows[:, list(model.eos_token_ids)] = -np.inf
+    return rows
 
 
 def pocket_pair() -> tuple[CausalLM, CausalLM]:
