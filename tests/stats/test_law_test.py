@@ -63,11 +63,18 @@ def test_null_p_values_are_uniform() -> None:
     assert scipy.stats.kstest(p_values, "uniform").pvalue > 1e-6
 
 
-@pytest.mark.parametrize("distance", [0.02, 0.2])
-def test_planned_power_is_reached(distance: float) -> None:
+RARE = np.append(np.full(15, 0.99 / 15), 0.01)
+OFTEN = np.append(np.full(15, 0.96 / 15), 0.04)
+
+
+@pytest.mark.parametrize(
+    ("law", "faulty"),
+    [(STEEP, tilted(STEEP, 0.02)), (STEEP, tilted(STEEP, 0.2)), (RARE, OFTEN)],
+    ids=["near", "far", "rare cell too often"],
+)
+def test_planned_power_is_reached(law: np.ndarray, faulty: np.ndarray) -> None:
     """At miss 0.05 the miss rate of 2,000 runs may not lie above it, at an error of 1e-6."""
-    faulty = tilted(STEEP, distance)
-    plan = LawTest.plan(STEEP, alternative_probs=faulty, false_alarm=1e-6, miss=0.05)
+    plan = LawTest.plan(law, alternative_probs=faulty, false_alarm=1e-6, miss=0.05)
     counts = np.random.default_rng(11).multinomial(plan.num_trials, faulty, size=2000)
     misses = sum(plan.judge(row).passed for row in counts)
     assert clopper_pearson(misses, 2000, error=2e-6)[0] <= 0.05
