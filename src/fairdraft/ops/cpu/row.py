@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from fairdraft.noise.address import LEVEL_SHIFT
-from fairdraft.noise.jit import fill_exponentials
+from fairdraft.noise.jit import bits_float, fill_exponentials, float_bits
 from fairdraft.ops.cpu import arithmetic
 from fairdraft.ops.cpu.arithmetic import KEY_INF, KEY_MINUS_INF, TILE
 from fairdraft.ops.rows import RowError
@@ -83,20 +83,24 @@ def probability(law, token):
     return np.float64(weight) * probability_scale(law, t)
 
 
-@njit
+@njit(error_model="numpy")
 def first(weights, scores, key, counter, first_lane, level_bit):
     """Runs one race; returns the winner's index and the margin. `scores` is scratch."""
     count = len(weights)
     fill_exponentials(key, counter, first_lane, level_bit, scores[:count])
-    best, second, winner = _f(np.inf), _f(np.inf), -1
+    # a weight of 0 scores infinity, since no exponential is 0; positive floats order as integers
+    best = KEY_INF
     for j in range(count):
-        if weights[j] > _ZERO:
-            score = scores[j] / weights[j]
-            if score < best:
-                second, best, winner = best, score, j
-            elif score < second:
-                second = score
-    return winner, np.float64(second) / np.float64(best) - 1.0
+        scores[j] = scores[j] / weights[j]
+        best = min(best, float_bits(scores[j]))
+    winner = 0
+    while float_bits(scores[winner]) != best:
+        winner += 1
+    scores[winner] = np.inf
+    second = KEY_INF
+    for j in range(count):
+        second = min(second, float_bits(scores[j]))
+    return winner, np.float64(bits_float(second)) / np.float64(bits_float(best)) - 1.0
 
 
 @njit
