@@ -11,6 +11,7 @@ from subjects import Job
 from timing import Spread, spread
 
 from fairdraft import LLM, SamplingParams
+from fairdraft.models import CausalLM
 from fairdraft.speculators import DraftModelSpeculator
 
 
@@ -21,9 +22,9 @@ def round_costs(llm: LLM, job: Job) -> dict[str, Spread]:
         `round_ms`, `forward_ms` (inside the networks' forward, cache writes included) and
         `own_ms`, their difference.
     """
-    networks = [llm.target.model]
+    models = [llm.target]
     if isinstance(llm.speculator, DraftModelSpeculator):
-        networks.append(llm.speculator.model.model)
+        models.append(llm.speculator.model)
     params = [
         SamplingParams(
             temperature=job.temperature,
@@ -35,7 +36,7 @@ def round_costs(llm: LLM, job: Job) -> dict[str, Spread]:
     ]
     rounds: list[float] = []
     forwards: list[float] = []
-    with _timed(networks) as meter:
+    with _timed(models) as meter:
         # a stream event follows each round; its cost is the caller's and is not counted
         step = llm.engine.step
 
@@ -62,8 +63,8 @@ class _Meter:
 
 
 @contextmanager
-def _timed(networks: list[Any]) -> Iterator[_Meter]:
-    """Adds up the time inside `forward` of the given networks."""
+def _timed(models: list[CausalLM]) -> Iterator[_Meter]:
+    """Adds up the time inside whatever computes the networks of the given models."""
     meter = _Meter()
 
     def wrap(forward: Any) -> Any:
@@ -76,10 +77,14 @@ def _timed(networks: list[Any]) -> Iterator[_Meter]:
 
         return timed
 
-    for network in networks:
-        network.forward = wrap(network.forward)
+    places: list[tuple[Any, str]] = [
+        (lm.model, "forward") if lm.direct is None else (lm, "direct") for lm in models
+    ]
+    originals = [getattr(owner, name) for owner, name in places]
+    for (owner, name), forward in zip(places, originals, strict=True):
+        setattr(owner, name, wrap(forward))
     try:
         yield meter
     finally:
-        for network in networks:
-            del network.forward
+        for (owner, name), forward in zip(places, originals, strict=True):
+            setattr(owner, name, forward)

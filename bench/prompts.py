@@ -1,14 +1,19 @@
-"""Openings in the register of the embedded models; none is a line of their training text."""
+"""Openings of held-out documents of the embedded models, as their evaluation recorded them."""
 
 from __future__ import annotations
 
+#: from `train/pocket/results/evaluation.json`, in its order
 PROMPTS = (
-    "Once upon a time a girl found a small brass key under the oldest tree in the garden.",
-    "The fisherman looked at the dark sky over the harbor and decided to leave anyway, because",
-    '"Where have you been all day?" asked his mother, when the boy came in through the door',
-    "Water turns to ice when it gets cold enough. The reason is that the small parts of water",
-    "In the morning the two brothers walked to the market with a basket of apples and a",
-    "There was an old teacher in our village who knew the name of every bird and every",
-    'The cat sat on the wall and said nothing. "I know that you can talk," said the mouse, and',
-    "To make a good soup you need an onion, two carrots, some salt and a great deal of",
+    "In the bustling streets of a big city, there was a friendly little dog",
+    "Once upon a time in the land of the sea, there was a little girl",
+    "One day, in the land of the fox and the monkey, there was a",
+    "Once upon a time, in the ocean's depths, there was a magnificent",
+    "In the snowy valley, there was a young fox named Peter who had just learned",
+    "Once upon a time, there was a brave knight named Sir Edward who had been",
+    "Once upon a time, there was a little turtle named Timmy who lived in a",
+    "There was a brave young girl named Lily who lived in a big house with her",
+    "One sunny day, Sam was at the bakery, and he had made a special",
+    "Once there was a brave and curious cat named Simon, who lived in a cozy",
+    "Ruby: Good morning, Anna! I hope you're doing well. How are",
+    "In the vast, empty land of a faraway place called the Moon,",
 )
