@@ -46,7 +46,8 @@ class Address:
         return len(self.key)
 
     def __getitem__(self, rows: Any) -> Address:
-        return Address(np.atleast_1d(self.key[rows]), np.atleast_2d(self.counter[rows]))
+        key, counter = self.key[rows], self.counter[rows]
+        return Address(key, counter) if key.ndim else Address(key[None], counter[None])
 
 
 def _field(name: str, values: Any, bits: int) -> Any:

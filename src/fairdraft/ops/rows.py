@@ -94,12 +94,19 @@ def temperature_scales(name: str, values: Any, count: int) -> np.ndarray:
     Returns:
         float32 [count] scales c = log2(e) / T of sampled rows, 0 for greedy rows.
     """
-    if isinstance(values, int | float):
-        _check_range(name, values, values)
-        scale = LOG2_E / values if values >= GREEDY_TEMPERATURE else 0.0
-        return np.full(count, scale, np.float32)
-    temperatures = as_vector(name, values, count, np.float64)
-    if count:
+    if not isinstance(values, int | float):
+        temperatures = as_vector(name, values, count, np.float64)
+        if count != 1:
+            return _vector_scales(name, temperatures)
+        values = temperatures.item()
+    # plain numbers: a few calls of NumPy would cost as much as sampling the row
+    _check_range(name, values, values)
+    scale = LOG2_E / values if values >= GREEDY_TEMPERATURE else 0.0
+    return np.full(count, scale, np.float32)
+
+
+def _vector_scales(name: str, temperatures: np.ndarray) -> np.ndarray:
+    if len(temperatures):
         _check_range(name, temperatures.min(), temperatures.max())
     is_sampled = temperatures >= GREEDY_TEMPERATURE
     return (LOG2_E / np.where(is_sampled, temperatures, np.inf)).astype(np.float32)
