@@ -117,8 +117,9 @@ def test_a_lower_context_limit(checkpoint: Path) -> None:
         lm.forward(torch.zeros(1, 21, dtype=torch.int64), torch.tensor([0]), lm.new_cache())
     with pytest.raises(ValueError, match=r"max_model_len = 129 is above the 128 .* at most 128"):
         load_model(checkpoint, max_model_len=129)
-    with pytest.raises(ValueError, match="max_model_len = 0; it must be at least 1"):
-        load_model(checkpoint, max_model_len=0)
+    with pytest.raises(ValueError, match="max_model_len = 3; it must be at least 4"):
+        load_model(checkpoint, max_model_len=3)
+    assert load_model(checkpoint, max_model_len=4).max_model_len == 4
 
 
 @pytest.mark.parametrize("model", ["no/such/folder", "nobody-model", "a b c", "x/y/z/w"])
@@ -188,6 +189,12 @@ def test_weights_of_another_shape(copy: Path) -> None:
         load_model(copy)
 
 
+def test_a_tokenizer_that_names_nothing(copy: Path) -> None:
+    empty = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel()))
+    with pytest.raises(ValueError, match="the tokenizer of .* names no token"):
+        load_model(copy, empty)
+
+
 def test_a_broken_tokenizer(copy: Path, tmp_path: Path) -> None:
     (copy / "tokenizer.json").write_text("{")
     with pytest.raises(ValueError, match="the tokenizer of .* cannot be loaded: "):
@@ -216,6 +223,8 @@ def test_settings_that_contradict_a_loaded_model() -> None:
         load_model(network("llama"), dtype="float64")
     with pytest.raises(ValueError, match="is on cpu and device = 'cuda' was asked for"):
         load_model(network("llama"), device="cuda")
+    with pytest.raises(ValueError, match="is on cpu and device = 'nonsense' was asked for"):
+        load_model(network("llama"), device="nonsense")
     model = network("llama")
     model.config._attn_implementation = "flex_attention"
     with pytest.raises(ValueError, match="attn_implementation = 'flex_attention'.*sdpa"):

@@ -88,17 +88,16 @@ class RaggedCache(Cache):
         if num_rows <= self.num_rows and length <= self.length:
             return
         assert length <= self.max_length + 1
-        old_rows, old_length = self.num_rows, self.length
-        if num_rows > old_rows:
-            self.num_rows = max(num_rows, 2 * old_rows)
-        if length > old_length:
-            self.length = self._round(max(length, 2 * old_length))
-        for store in (self._keys, self._values):
-            for layer_idx, old in store.items():
-                _, num_heads, _, head_dim = old.shape
-                new = old.new_zeros(self.num_rows, num_heads, self.length, head_dim)
-                new[:old_rows, :, :old_length] = old
-                store[layer_idx] = new
+        rows = self.num_rows if num_rows <= self.num_rows else max(num_rows, 2 * self.num_rows)
+        slots = self.length
+        if length > slots:
+            slots = self._round(max(length, 2 * slots))
+        grown = [
+            {index: _grow(tensor, rows, slots) for index, tensor in store.items()}
+            for store in (self._keys, self._values)
+        ]
+        # all at once, so that an interrupt leaves either the old cache or the new one
+        self._keys, self._values, self.num_rows, self.length = *grown, rows, slots
 
     def update(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -204,3 +203,10 @@ class RaggedCache(Cache):
 
     def __repr__(self) -> str:
         return f"RaggedCache(num_rows={self.num_rows}, length={self.length})"
+
+
+def _grow(tensor: Tensor, num_rows: int, length: int) -> Tensor:
+    old_rows, num_heads, old_length, head_dim = tensor.shape
+    grown = tensor.new_zeros(num_rows, num_heads, length, head_dim)
+    grown[:old_rows, :, :old_length] = tensor
+    return grown

@@ -83,7 +83,7 @@ def load_model(
         raise ValueError(f"dtype = {dtype!r}; pass one of {', '.join((*_DTYPES, 'auto'))}.")
     if isinstance(model, PreTrainedModel):
         name = getattr(model, "name_or_path", "") or type(model).__name__
-        _check_loaded(model, name, dtype, torch.device(device))
+        _check_loaded(model, name, dtype, device)
         network, folder = model, None
         config = model.config
     elif isinstance(model, str | Path):
@@ -134,7 +134,10 @@ def _adapt(
         width = int(weight.shape[0])
     vocab_size = width
     if tokenizer is not None:
-        vocab_size = min(width, max(tokenizer.get_vocab().values()) + 1)
+        ids = tokenizer.get_vocab().values()
+        if not ids:
+            raise ValueError(f"the tokenizer of {name!r} names no token; pass another.")
+        vocab_size = min(width, max(ids) + 1)
     return CausalLM(
         network,
         tokenizer,
@@ -266,7 +269,7 @@ def _load_tokenizer(tokenizer: Any, folder: str | None, name: str) -> Any:
 
 
 def _check_loaded(
-    model: PreTrainedModel, name: str, dtype: str | None, device: torch.device
+    model: PreTrainedModel, name: str, dtype: str | None, device: str | torch.device
 ) -> None:
     if model.training:
         raise ValueError(f"{name!r} is in training mode (dropout); call model.eval() first.")
@@ -275,7 +278,7 @@ def _check_loaded(
             f"{name!r} is loaded as {model.dtype} and dtype = {dtype!r} was asked for; pass "
             f'dtype="auto" or call model.to(torch.{dtype}).'
         )
-    if model.device.type != device.type:
+    if model.device.type != str(device).split(":")[0]:
         raise ValueError(
             f"{name!r} is on {model.device} and device = {str(device)!r} was asked for; move it "
             "with model.to(...), or pass its device."

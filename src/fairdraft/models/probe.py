@@ -66,8 +66,6 @@ def check_rollback(lm: CausalLM) -> None:
 @torch.inference_mode()
 def _rolled_back(lm: CausalLM) -> tuple[Tensor, Tensor]:
     width = min(6, lm.max_model_len)
-    if width < 4:
-        raise ValueError(f"max_model_len = {lm.max_model_len} leaves no room to try; use 4 or more")
     num_ids = lm.vocab_size
     first = (torch.arange(2 * width).reshape(2, width) * 7 + 3) % num_ids
     other = (torch.arange(4).reshape(2, 2) * 5 + 1) % num_ids

@@ -8,6 +8,8 @@ from fairdraft.models.masks import AttentionKind
 
 __all__ = ["attention_kinds", "check_config", "check_rope", "max_context", "recurrent_message"]
 
+# what the probe needs to roll back and continue
+MIN_CONTEXT = 4
 _MAX_VOCAB_SIZE = 2**24
 _RECURRENT_MARKS = (
     "mamba_d_state",
@@ -128,12 +130,12 @@ def max_context(config: Any, name: str, wanted: int | None) -> int:
         Number of positions.
 
     Raises:
-        ValueError: If the wanted limit is above the model's, below 1, or nobody states one; or
+        ValueError: If the wanted limit is above the model's, below 4, or nobody states one; or
             if positions past a point would rescale the rotary embedding of the whole batch.
     """
     stated = getattr(config, "max_position_embeddings", None)
-    if wanted is not None and wanted < 1:
-        raise ValueError(f"max_model_len = {wanted}; it must be at least 1.")
+    if wanted is not None and wanted < MIN_CONTEXT:
+        raise ValueError(f"max_model_len = {wanted}; it must be at least {MIN_CONTEXT}.")
     if stated is None and wanted is None:
         raise ValueError(f"{name!r} states no context limit; pass max_model_len.")
     if stated is not None and wanted is not None and wanted > stated:
