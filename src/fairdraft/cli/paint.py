@@ -47,15 +47,15 @@ class Painter:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._ready = Text()
         self._word: list[tuple[str, str]] = []
         self._column = 0
         self._space = ""
 
     def write(self, text: str, style: str = "") -> None:
-        """Writes a piece in a style, the last word of it perhaps later."""
+        """Takes in a piece; it shows at the next `flush`, the last word of it perhaps later."""
         if not self._console.is_terminal:
             self._console.file.write(text)
-            self._console.file.flush()
             return
         for part in re.findall(r"\n|[^\S\n]+|\S+", printable(text)):
             if part == "\n":
@@ -70,16 +70,22 @@ class Painter:
                 if self._word_cells() > _LONGEST_HELD_WORD:
                     self._flush_word()
 
+    def flush(self) -> None:
+        """Shows what is complete, in one write."""
+        if self._ready:
+            self._console.print(self._ready, end="", soft_wrap=True)
+            self._ready = Text()
+        self._console.file.flush()
+
     def close(self) -> None:
-        """Writes what is held and ends the line."""
+        """Shows all that is held and ends the line."""
         if not self._console.is_terminal:
             self._console.file.write("\n")
-            self._console.file.flush()
-            return
         self._flush_word()
         if self._column:
             self._emit("\n", "")
         self._column, self._space = 0, ""
+        self.flush()
 
     def _word_cells(self) -> int:
         return sum(cell_len(text) for text, _ in self._word)
@@ -100,5 +106,4 @@ class Painter:
         self._word, self._space = [], ""
 
     def _emit(self, text: str, style: str) -> None:
-        if text:
-            self._console.print(Text(text, style=style), end="", soft_wrap=True)
+        self._ready.append(text, style=style)

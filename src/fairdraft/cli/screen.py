@@ -70,6 +70,7 @@ class LiveText:
             for text, source in sample.pieces:
                 self._painter.write(text, STYLES[source])
                 self._shown += len(text)
+        self._painter.flush()
 
     def abandon(self) -> None:
         """Ends the line, since an error is about to be printed."""
