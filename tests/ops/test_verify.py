@@ -177,6 +177,18 @@ def test_a_sampled_draft_with_q_zero_is_rejected_and_counted(impl: Impl) -> None
 
 
 @pytest.mark.parametrize("impl", IMPLS)
+def test_a_sampled_draft_outside_the_vocabulary_has_no_q_and_is_counted(impl: Impl) -> None:
+    call: dict[str, Any] = {"key": 3, "anchor": 5, "impl": impl}
+    target, draft_token_ids = torch.zeros(1, 2, 4), torch.tensor([[9]])
+    sampled = ops.verify_chain(
+        target, draft_token_ids, [1], draft_logits=torch.zeros(1, 1, 4), **call
+    )
+    assert sampled.num_broken == 1 and sampled.num_accepted_tokens.tolist() == [0]
+    point_mass = ops.verify_chain(target, draft_token_ids, [1], draft_logits=None, **call)
+    assert point_mass.num_broken == 0 and point_mass.num_accepted_tokens.tolist() == [0]
+
+
+@pytest.mark.parametrize("impl", IMPLS)
 def test_an_empty_residual_samples_from_the_target(impl: Impl) -> None:
     """p = q but for a forbidden draft: what is emitted follows p, never the draft."""
     count = 1_500

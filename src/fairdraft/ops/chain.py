@@ -74,7 +74,7 @@ def _ratio(inputs: ChainInputs, outputs: ChainOutputs, b: int) -> None:
         q = row_weights(inputs.draft[b, r], inputs.draft_scale[b]).probabilities()[:vocab_size]
         p_x, q_x = (float(p[x]), float(q[x])) if 0 <= x < vocab_size else (0.0, 0.0)
         is_forbidden = inputs.is_forbidden[b, r]
-        outputs.num_broken[b] += not is_forbidden and q_x == 0
+        outputs.num_broken[b] += q_x == 0
         u = acceptance(inputs.accept_at[b * (num_rows - 1) + r])[0]
         if not is_forbidden and rules.is_accepted(p_x, q_x, u):
             outputs.token_ids[b, r] = x

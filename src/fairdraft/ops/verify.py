@@ -56,7 +56,8 @@ class Verdict:
         margin: float64 [B, K + 1], how far each decision was from another one: second over
             best score minus 1, and likewise for acceptance tests (greedy: the logit gap).
         error: int64 [B], a `RowError` each; only rows that the walk read count.
-        num_broken: How many sampled drafts had q = 0, a broken contract; they were rejected.
+        num_broken: How many sampled drafts had q = 0, a broken contract; they were rejected, and
+            the round's law is not the target's.
         weights: DecisionWeights if asked for.
     """
 
@@ -119,7 +120,8 @@ def verify_chain(
         target_logits: Floating point [B, K + 1, V]; row r is the law after r drafts. Filtered
             (-inf) but not divided by temperature.
         draft_token_ids: int64 [B, K]. -1 ends a row's drafts (absent); any other id outside the
-            vocabulary is forbidden.
+            vocabulary is forbidden. A sampled one needs its q there: pad both logits to hold it,
+            or it counts as broken.
         num_draft_tokens: int64 [B], 0..K present drafts of each row.
         draft_logits: [B, K, V] exactly as they were sampled, SparseLogits, or None: every draft
             is a point mass.

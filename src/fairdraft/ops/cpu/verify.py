@@ -144,7 +144,7 @@ def _ratio(logits, drafts, accept_at, final_at, work, out):
             return r, _DRAFT_ERROR, num_broken
         p_x = 0.0 if is_forbidden[r] else rows.probability(p_law, draft_ids[r])
         q_x = rows.probability(q_law, draft_ids[r])
-        num_broken += q_x == 0 and not is_forbidden[r]
+        num_broken += q_x == 0
         u = _accept_uniform(accept_at[0][r], accept_at[1][r])
         if p_x > 0 and q_x > 0 and (p_x >= q_x or u * q_x < p_x):
             token_ids[r], margin[r] = draft_ids[r], p_x / (u * q_x) - 1.0
