@@ -78,7 +78,7 @@ def _timed(models: list[CausalLM]) -> Iterator[_Meter]:
         return timed
 
     places: list[tuple[Any, str]] = [
-        (lm.model, "forward") if lm.direct is None else (lm, "direct") for lm in models
+        (lm.model, "forward") for lm in models
     ]
     originals = [getattr(owner, name) for owner, name in places]
     for (owner, name), forward in zip(places, originals, strict=True):
