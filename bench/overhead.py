@@ -77,14 +77,12 @@ def _timed(models: list[CausalLM]) -> Iterator[_Meter]:
 
         return timed
 
-    places: list[tuple[Any, str]] = [
-        (lm.model, "forward") for lm in models
-    ]
-    originals = [getattr(owner, name) for owner, name in places]
-    for (owner, name), forward in zip(places, originals, strict=True):
-        setattr(owner, name, wrap(forward))
+    networks: list[Any] = [lm.model for lm in models]
+    originals = [network.forward for network in networks]
+    for network, forward in zip(networks, originals, strict=True):
+        network.forward = wrap(forward)
     try:
         yield meter
     finally:
-        for (owner, name), forward in zip(places, originals, strict=True):
-            setattr(owner, name, forward)
+        for network, forward in zip(networks, originals, strict=True):
+            network.forward = forward

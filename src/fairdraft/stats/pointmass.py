@@ -11,6 +11,8 @@ import math
 _LOG_2PI = math.log(2.0 * math.pi)
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)
 
+_SMALLEST_RATIO = 1e-290
+
 
 def stirling_error(n: float) -> float:
     """Returns log Gamma(n + 1) minus Stirling's formula, for n > 0."""
@@ -42,6 +44,9 @@ def log_poisson(k: float, mean: float) -> float:
     """Returns log of mean^k e^-mean / Gamma(k + 1) for k >= 0 and mean > 0."""
     if k == 0.0:
         return -mean
+    if mean < k * _SMALLEST_RATIO:
+        # mean / k would underflow in the deviance
+        return k * math.log(mean) - mean - math.lgamma(k + 1.0)
     return -stirling_error(k) - deviance(k, mean) - 0.5 * (_LOG_2PI + math.log(k))
 
 
