@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fairdraft.cli.interrupt import deferred_interrupt
 from fairdraft.cli.summary import EngineSeconds, Summary, summarize
 from fairdraft.cli.transcript import Transcript
 
@@ -135,8 +136,9 @@ def _drain(
 
     try:
         for event in events:
-            transcript.add(event)
-            on_event(event)
+            with deferred_interrupt():
+                transcript.add(event)
+                on_event(event)
     except GenerationInterrupted as interruption:
         return interruption.outputs
     except KeyboardInterrupt:
