@@ -77,12 +77,14 @@ def _timed(models: list[CausalLM]) -> Iterator[_Meter]:
 
         return timed
 
-    networks: list[Any] = [lm.model for lm in models]
-    originals = [network.forward for network in networks]
-    for network, forward in zip(networks, originals, strict=True):
-        network.forward = wrap(forward)
+    places: list[tuple[Any, str]] = [
+        (lm.model, "forward") if lm.direct is None else (lm, "direct") for lm in models
+    ]
+    originals = [getattr(owner, name) for owner, name in places]
+    for (owner, name), forward in zip(places, originals, strict=True):
+        setattr(owner, name, wrap(forward))
     try:
         yield meter
     finally:
-        for network, forward in zip(networks, originals, strict=True):
-            network.forward = forward
+        for (owner, name), forward in zip(places, originals, strict=True):
+            setattr(owner, name, forward)

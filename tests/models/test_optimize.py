@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from fairdraft.models import attention as grouped
 from fairdraft.models import load_model, packing
-from tests.models.networks import CONFIGS, network
+from tests.models.networks import CONFIGS, network, small
 from tests.models.test_causal_lm import Batch
 
 
@@ -19,7 +20,6 @@ def test_the_fast_network_equals_the_plain_one(
     shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packing, "_MIN_WEIGHTS", 1)
-    monkeypatch.setattr(packing, "_MIN_WEIGHTS_ONE_ROW", 500)
     network(shape).save_pretrained(tmp_path)
     fast, plain = load_model(tmp_path), load_model(tmp_path, optimize=False)
     batches = [Batch(lm, num_rows=3, seed=5) for lm in (fast, plain)]
@@ -41,8 +41,43 @@ def test_the_fast_network_equals_the_plain_one(
         batches[1].random.setstate(random.getstate())
 
 
-def test_grouped_attention_is_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_llama_is_computed_directly(tmp_path: Path) -> None:
     network("llama").save_pretrained(tmp_path)
+    lm = load_model(tmp_path)
+    assert lm.direct is not None
+    assert load_model(network("llama")).direct is None
+    assert load_model(tmp_path, optimize=False).direct is None
+    assert load_model(tmp_path, dtype="bfloat16").direct is None
+
+
+@pytest.mark.parametrize("changes", [{"attention_bias": True, "mlp_bias": True}, {"head_dim": 6}])
+def test_llamas_with_other_parts(changes: dict[str, Any], tmp_path: Path) -> None:
+    model = transformers.LlamaForCausalLM(small(transformers.LlamaConfig, **changes)).eval()
+    model.save_pretrained(tmp_path)
+    lm = load_model(tmp_path)
+    assert lm.direct is not None
+    batch = Batch(lm, num_rows=2, seed=1)
+    logits = batch.forward([0, 0], [batch.draw(7), batch.draw(4)])
+    assert batch.worst_difference(logits, [0, 0]) < 1e-5
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+def test_direct_hidden_states_are_those_of_the_network(last_only: bool, tmp_path: Path) -> None:
+    network("llama").save_pretrained(tmp_path)
+    results = []
+    for optimize in (True, False):
+        batch = Batch(load_model(tmp_path, optimize=optimize), num_rows=2, seed=6)
+        new = [batch.draw(4), batch.draw(2)]
+        results.append(batch.forward([0, 0], new, hidden_states=True, last_only=last_only))
+    (found, found_states), (expected, expected_states) = results
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-5, atol=1e-5)
+    assert len(found_states) == len(expected_states)
+    for state, wanted in zip(found_states, expected_states, strict=True):
+        torch.testing.assert_close(state[0], wanted[0], rtol=1e-5, atol=1e-5)
+
+
+def test_grouped_attention_is_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network("qwen3").save_pretrained(tmp_path)
     calls = []
     attend = grouped._grouped_attention
 
@@ -59,35 +94,38 @@ def test_grouped_attention_is_in_force(tmp_path: Path, monkeypatch: pytest.Monke
     ids = torch.tensor([[1, 2, 3]])
     torch.testing.assert_close(
         lm.model(input_ids=ids).logits,
-        network("llama")(input_ids=ids).logits,
+        network("qwen3")(input_ids=ids).logits,
         rtol=1e-5,
         atol=1e-5,
     )
 
 
-def test_packed_layers_follow_their_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("shape", "num_packed"), [("llama", 4 * 4 + 1), ("qwen3", 4 * 7 + 1)])
+def test_copies_follow_their_weights(
+    shape: str, num_packed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packing, "_MIN_WEIGHTS", 1)
-    monkeypatch.setattr(packing, "_MIN_WEIGHTS_ONE_ROW", 500)
-    checkpoint = tmp_path
-    network("llama").save_pretrained(checkpoint)
-    packed, plain = load_model(checkpoint), load_model(checkpoint, optimize=False)
+    network(shape).save_pretrained(tmp_path)
+    packed, plain = load_model(tmp_path), load_model(tmp_path, optimize=False)
     if packed.num_packed_layers == 0:
         pytest.skip("this torch has no oneDNN")
-    assert packed.num_packed_layers == 4 * 7 + 1 and plain.num_packed_layers == 0
+    assert packed.num_packed_layers == num_packed and plain.num_packed_layers == 0
     block = torch.tensor([[3, 4, 5], [6, 7, 8]]), torch.tensor([0, 0])
     for change in (None, "written", "replaced"):
-        if change is not None:
-            with torch.no_grad():
-                for lm in (packed, plain):
-                    head: Any = lm.model.get_output_embeddings()
-                    head.weight[9] += 1.0
-                    if change == "replaced":
-                        head.weight = torch.nn.Parameter(2 * head.weight)
+        for lm in (packed, plain):
+            change_weights(lm.model, change)
         found = packed.forward(*block, packed.new_cache())
         expected = plain.forward(*block, plain.new_cache())
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def change_weights(model: Any, change: str | None) -> None:
+    for layer in (model.lm_head, model.model.layers[1].mlp.up_proj):
+        if change == "written":
+            layer.weight[9] += 1.0
+        elif change == "replaced":
+            layer.weight = torch.nn.Parameter(2 * layer.weight)
 
 
 def test_small_layers_keep_their_own_product(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-__all__ = ["NAME", "use_grouped_attention"]
+__all__ = ["NAME", "attend", "use_grouped_attention"]
 
 NAME = "fairdraft_grouped"
 
@@ -38,7 +38,6 @@ def use_grouped_attention(model: PreTrainedModel) -> bool:
     return model.config._attn_implementation == NAME
 
 
-# the heads of a group become more queries of one head; transformers would repeat the keys
 def _grouped_attention(
     module: Any,
     query: Tensor,
@@ -49,23 +48,44 @@ def _grouped_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    num_rows, num_heads, num_queries, head_dim = query.shape
-    is_short = num_queries <= _MAX_QUERIES and not dropout
+    is_short = query.shape[2] <= _MAX_QUERIES and not dropout
     is_special = kwargs.get("position_bias") is not None or kwargs.get("softcap") is not None
     # a mask a head would have to be grouped too
     if attention_mask is None or attention_mask.shape[1] != 1 or is_special or not is_short:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, **kwargs
         )
+    output = attend(query, key, value, attention_mask, scaling)
+    return output, None
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
+    """Attends without copying keys: the heads of a group become more queries of one head.
+
+    Args:
+        query: [B, H, Q, D].
+        key: [B, G, L, D].
+        value: [B, G, L, D'].
+        mask: Additive [B, 1, Q, L] or [1, 1, Q, L].
+        scale: Of the scores; None for 1 / sqrt(D).
+
+    Returns:
+        [B, Q, H, D'].
+    """
+    num_rows, num_heads, num_queries, head_dim = query.shape
     num_groups = key.shape[1]
     share = num_heads // num_groups
-    mask = _grouped_mask(attention_mask, share)
+    if num_queries > _MAX_QUERIES:
+        output = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, scale=scale, enable_gqa=share > 1
+        )
+        return output.transpose(1, 2).contiguous()
     grouped = query.reshape(num_rows, num_groups, share * num_queries, head_dim)
     output = functional.scaled_dot_product_attention(
-        grouped, key, value, attn_mask=mask, scale=scaling
+        grouped, key, value, attn_mask=_grouped_mask(mask, share), scale=scale
     )
     output = output.reshape(num_rows, num_heads, num_queries, value.shape[-1])
-    return output.transpose(1, 2).contiguous(), None
+    return output.transpose(1, 2).contiguous()
 
 
 # every layer of a forward is given the same mask object, which keeps its grouped form

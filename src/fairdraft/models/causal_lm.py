@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from fairdraft.models.cache import RaggedCache
+from fairdraft.models.direct import DirectLlama
 from fairdraft.models.masks import AttentionKind, additive_mask
 
 __all__ = ["CausalLM"]
@@ -39,7 +40,8 @@ class CausalLM:
     Attributes:
         dtype: Type of the weights and of the cache.
         device: Where they are.
-        num_packed_layers: Linear layers that run in the packed layout (see `packing`).
+        direct: Stands in for the network's own forward, if there is one (see `direct`).
+        num_packed_layers: Products that run in the packed layout (see `packing`).
         num_forwards: Calls of the network so far.
         num_forwarded_tokens: Real tokens sent through it so far.
         num_padded_tokens: Padding sent along with them.
@@ -67,6 +69,7 @@ class CausalLM:
         self.eos_token_ids = eos_token_ids
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
+        self.direct: DirectLlama | None = None
         self.num_packed_layers = 0
         self.reset_counters()
         embeddings: Any = model.get_input_embeddings()
@@ -141,26 +144,31 @@ class CausalLM:
         """
         starts, counts = self._check_block(token_ids, start, num_tokens)
         num_rows, width = token_ids.shape
-        positions, mask = self._begin(starts, width, first_row, cache)
-        arguments: dict[str, Any] = {self._cache_argument: cache}
-        if hidden_states:
-            arguments["output_hidden_states"] = True
-        uniform = counts is None
-        if last_only and uniform and width > 1 and self._keeps_logits:
-            arguments["logits_to_keep"] = 1
         ids = self._pad_with_zeros(token_ids, counts)
-        gather = None if uniform or not last_only else counts
-        outputs = self._call(ids, positions, mask, arguments, gather)
+        positions, mask = self._begin(starts, width, first_row, cache)
+        last = None
+        if last_only and width > 1:
+            last = [max(n - 1, 0) for n in counts or [width] * num_rows]
+        if self.direct is None:
+            logits, states = self._call(ids, positions, mask, cache, last, hidden_states)
+        else:
+            logits, states = self.direct(
+                ids,
+                positions,
+                mask,
+                cache,
+                last=None if last is None else torch.tensor(last),
+                keep_hidden_states=hidden_states,
+            )
         self.num_forwards += 1
         num_real = num_rows * width if counts is None else sum(counts)
         self.num_forwarded_tokens += num_real
         self.num_padded_tokens += num_rows * width - num_real
-        logits: Tensor = outputs.logits
         if last_only:
-            logits = _last_rows(logits, counts)
+            logits = logits[:, -1]
         if logits_dtype is not None:
             logits = logits.to(logits_dtype)
-        return (logits, outputs.hidden_states) if hidden_states else logits
+        return (logits, states) if hidden_states else logits
 
     def prefill(
         self,
@@ -279,15 +287,20 @@ class CausalLM:
         token_ids: Tensor,
         positions: Tensor,
         mask: Any,
-        arguments: dict[str, Any],
-        counts: list[int] | None,
-    ) -> Any:
-        head = self.model.get_output_embeddings() if counts is not None else None
+        cache: RaggedCache,
+        last: list[int] | None,
+        hidden_states: bool,
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+        arguments: dict[str, Any] = {self._cache_argument: cache}
+        if hidden_states:
+            arguments["output_hidden_states"] = True
         handle = None
-        if head is not None:
-            handle = head.register_forward_pre_hook(_gather_last(token_ids.shape, counts or []))
+        if last is not None and self._keeps_logits and min(last) == token_ids.shape[1] - 1:
+            arguments["logits_to_keep"] = 1
+        elif last is not None and (head := self.model.get_output_embeddings()) is not None:
+            handle = head.register_forward_pre_hook(_gather_last(token_ids.shape, last))
         try:
-            return self.model(
+            outputs = self.model(
                 input_ids=token_ids,
                 attention_mask=mask,
                 position_ids=positions,
@@ -297,25 +310,23 @@ class CausalLM:
         finally:
             if handle is not None:
                 handle.remove()
+        logits: Tensor = outputs.logits
+        if last is not None and logits.shape[1] > 1:
+            logits = _take_last(logits, last)
+        return logits, outputs.hidden_states if hidden_states else None
 
 
 # the head then runs on one token a row, and whatever the model does after it still happens
-def _gather_last(shape: torch.Size, counts: list[int]) -> Any:
+def _gather_last(shape: torch.Size, last: list[int]) -> Any:
     def hook(module: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         hidden = inputs[0]
         if hidden.shape[:2] != shape:
             return None
-        return (_take_last(hidden, counts), *inputs[1:])
+        return (_take_last(hidden, last), *inputs[1:])
 
     return hook
 
 
-def _take_last(values: Tensor, counts: list[int]) -> Tensor:
-    last = torch.tensor([max(n - 1, 0) for n in counts], device=values.device)
-    return values[torch.arange(len(counts), device=values.device), last][:, None]
-
-
-def _last_rows(logits: Tensor, counts: list[int] | None) -> Tensor:
-    if logits.shape[1] > 1 and counts is not None:
-        logits = _take_last(logits, counts)
-    return logits[:, -1]
+def _take_last(values: Tensor, last: list[int]) -> Tensor:
+    rows = torch.arange(len(last), device=values.device)
+    return values[rows, torch.tensor(last, device=values.device)][:, None]

@@ -15,6 +15,7 @@ from transformers.utils import logging as hf_logging
 from fairdraft import pocket
 from fairdraft.models.attention import use_grouped_attention
 from fairdraft.models.causal_lm import CausalLM
+from fairdraft.models.direct import DirectLlama
 from fairdraft.models.packing import can_pack, pack_linear_layers
 from fairdraft.models.probe import check_rollback
 from fairdraft.models.support import (
@@ -68,9 +69,9 @@ def load_model(
         device: Where to compute.
         role: "target" or "draft", for messages.
         max_model_len: A context limit below the model's own.
-        optimize: Whether a network that is read from a folder for a CPU is changed for speed:
-            attention without repeated keys, and for float32 a second copy of the linear weights
-            in a faster layout. A loaded model is never changed.
+        optimize: Whether a network that is read from a folder for a CPU may be computed in other
+            ways than its own (for a Llama its whole forward, else attention and products), with
+            a second copy of float32 weights. A loaded model is never changed.
 
     Returns:
         The adapter.
@@ -103,19 +104,24 @@ def load_model(
         assert folder is not None
         network = _load_network(folder, name, config, dtype or "float32", device)
     _check_network(network, name)
-    num_packed = _optimize(network) if folder is not None and optimize else 0
     lm = _adapt(network, tokenizer, name, kinds, limit)
-    lm.num_packed_layers = num_packed
+    if folder is not None and optimize:
+        _optimize(lm)
     check_rollback(lm)
     return lm
 
 
-def _optimize(network: PreTrainedModel) -> int:
-    if network.device.type != "cpu":
-        return 0
+def _optimize(lm: CausalLM) -> None:
+    if lm.device.type != "cpu":
+        return
+    if can_pack(lm.model) and DirectLlama.supports(lm.model):
+        lm.direct = DirectLlama(lm.model, lm.max_model_len)
+        lm.num_packed_layers = lm.direct.num_packed
+        return
     with _quiet():
-        use_grouped_attention(network)
-    return pack_linear_layers(network) if can_pack(network) else 0
+        use_grouped_attention(lm.model)
+    if can_pack(lm.model):
+        lm.num_packed_layers = pack_linear_layers(lm.model)
 
 
 def _adapt(

@@ -10,14 +10,39 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["can_pack", "pack_linear_layers"]
+__all__ = ["Product", "can_pack", "pack_linear_layers"]
 
 # a call of the packed kernel costs about 12 us more, which a smaller layer does not win back
 _MIN_WEIGHTS = 1 << 17
-# and for a single row it takes a larger one
-_MIN_WEIGHTS_ONE_ROW = 1 << 19
 _MAX_WEIGHTS = 1_000_000_000
 _TOLERANCE = 1e-3
+
+
+class Product:
+    """Multiplies by one weight matrix, packed when that wins.
+
+    Args:
+        weight: float32 [N, K] on a CPU.
+        bias: float32 [N], or None.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+        self._packed: Tensor | None = None
+        if weight.numel() >= _MIN_WEIGHTS:
+            self._multiply = torch.ops.mkldnn._linear_pointwise.default
+            self._packed = torch.ops.mkldnn._reorder_linear_weight.default(weight, None)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a packed copy exists."""
+        return self._packed is not None
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Returns [..., N] for values [..., K]."""
+        if self._packed is None:
+            return functional.linear(values, self._weight, self._bias)
+        return self._multiply(values, self._packed, self._bias, "none", [], "")
 
 
 class _PackedForward:
@@ -26,27 +51,22 @@ class _PackedForward:
     def __init__(self, layer: nn.Linear) -> None:
         # straight from the table, past the slow lookup of module attributes
         self._parameters = layer._parameters
-        self._multiply = torch.ops.mkldnn._linear_pointwise.default
-        # number of values that the plain kernel keeps: one row's, in a layer of middling size
-        self._one_row = layer.in_features if layer.weight.numel() < _MIN_WEIGHTS_ONE_ROW else 0
         self._pack()
 
     def _pack(self) -> None:
-        weight = self._parameters["weight"]
+        weight, bias = self._parameters["weight"], self._parameters["bias"]
         assert weight is not None
-        self._weight = weight
+        self._weight, self._bias = weight, bias
         self._version = weight._version
-        self._packed = torch.ops.mkldnn._reorder_linear_weight.default(weight.detach(), None)
+        self._product = Product(weight.detach(), None if bias is None else bias.detach())
 
     def __call__(self, values: Tensor) -> Tensor:
-        weight = self._parameters["weight"]
+        weight, bias = self._parameters["weight"], self._parameters["bias"]
         assert weight is not None
-        if values.numel() == self._one_row:
-            return functional.linear(values, weight, self._parameters["bias"])
         # a weight that was replaced or written to after loading must not be ignored
-        if weight is not self._weight or weight._version != self._version:
+        if weight is not self._weight or weight._version != self._version or bias is not self._bias:
             self._pack()
-        return self._multiply(values, self._packed, self._parameters["bias"], "none", [], "")
+        return self._product(values)
 
 
 def can_pack(model: nn.Module) -> bool:
