@@ -181,7 +181,7 @@ class RoundRunner:
             emitted[row] = accepted[row] = 0
         return Round(
             token_ids=verdict.token_ids.numpy(),
-            sources=_sources(accepted, proposal.num_draft_tokens.numpy(), logits.shape[1]),
+            sources=_sources(accepted, verdict.last_stream.numpy(), logits.shape[1]),
             num_draft_tokens=proposal.num_draft_tokens.numpy(),
             num_accepted_tokens=accepted,
             num_emitted_tokens=emitted,
@@ -208,8 +208,6 @@ class RoundRunner:
         return filtered
 
 
-def _sources(accepted: np.ndarray, num_drafts: np.ndarray, width: int) -> np.ndarray:
-    last = np.where(accepted < num_drafts, Stream.RESIDUAL, Stream.BONUS)
-    last = np.where(num_drafts == 0, Stream.TARGET, last)
+def _sources(accepted: np.ndarray, last: np.ndarray, width: int) -> np.ndarray:
     is_draft = np.arange(width) < accepted[:, None]
     return np.where(is_draft, int(Stream.DRAFT), last[:, None])
