@@ -100,7 +100,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many of them")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--threads", type=int, nargs="+", help="of torch; default 1 and all")
-    parser.add_argument("--rounds", type=int, default=16, help="samples of each decoder")
+    parser.add_argument("--rounds", type=int, default=len(PROMPTS), help="samples of each decoder")
     parser.add_argument("--checked-tokens", type=int, default=64, help="of the greedy check")
     parser.add_argument("--quick", action="store_true", help="toy sizes, in seconds")
     parser.add_argument("--json", type=Path, help="where the raw samples go")

@@ -117,7 +117,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--vocabulary", type=int, nargs="+", default=[4096, 32768, 131072])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--threads", type=int, nargs="+", help="of torch; default 1 and all")
-    parser.add_argument("--rounds", type=int, default=15, help="samples of each subject")
+    parser.add_argument("--rounds", type=int, default=20, help="samples of each subject")
     parser.add_argument("--seconds", type=float, default=0.01, help="least length of a sample")
     parser.add_argument("--quick", action="store_true", help="toy sizes, in seconds")
     parser.add_argument("--json", type=Path, help="where the raw samples go")

@@ -39,7 +39,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
         table.add_column(column, justify="right" if index else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    width = None if sys.stdout.isatty() else 160
+    width = None if sys.stdout.isatty() else 200
     Console(width=width, highlight=False).print(table)
 
 
