@@ -247,6 +247,29 @@ def test_no_color_is_honored() -> None:
     assert "Once upon a time" in ANSI.sub("", seen)
 
 
+def test_narrow_encoding_loses_a_letter_and_not_the_run() -> None:
+    process = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "fairdraft",
+            "generate",
+            "--max-tokens",
+            "2",
+            "-p",
+            "\u20ac",
+            "-p",
+            "b",
+        ],
+        env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert b"[1/2] ?" in process.stdout
+
+
 def test_info_says_what_will_run_and_why(cli) -> None:
     result = cli("info")
     assert result.code == 0, result.err

@@ -57,6 +57,7 @@ def test_bad_sources_are_refused_by_name(tmp_path: Path) -> None:
     blank.write_text("\n\n")
     for texts, files, lines, message in (
         ([""], [], False, "--prompt is empty"),
+        (["a\udcff"], [], False, "--prompt holds bytes that are not UTF-8"),
         (["a"], [binary], False, "leave one out"),
         ([], [binary], False, "not UTF-8 at byte 2"),
         ([], [blank], True, "no line that is not blank"),

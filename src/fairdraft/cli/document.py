@@ -54,8 +54,8 @@ def document(
 
 
 def dumps(value: dict[str, Any]) -> str:
-    """Returns strict JSON; numbers that JSON lacks become null."""
-    return json.dumps(_strict(value), ensure_ascii=False, indent=2, allow_nan=False)
+    """Returns strict JSON in ASCII; numbers that JSON lacks become null."""
+    return json.dumps(_strict(value), indent=2, allow_nan=False)
 
 
 def library_versions() -> dict[str, str | None]:

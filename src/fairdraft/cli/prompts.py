@@ -48,6 +48,8 @@ def gather_prompts(
     for name, text in named:
         if not text:
             raise UsageFault(f"{name} is empty; give at least one character to continue")
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise UsageFault(f"{name} holds bytes that are not UTF-8; convert it first")
     return [text for _, text in named]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,10 @@ class Screen:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
+        for stream in (sys.stdout, sys.stderr):
+            # a model may say what the terminal's encoding lacks
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
         self.text = Console(file=sys.stdout, highlight=False, markup=False)
         self.notes = Console(file=sys.stderr, highlight=False)
 
