@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from fairdraft.cli.screen import Screen
     from fairdraft.cli.session import Job, Run, Session
 
-GREEDY_TEMPERATURE = 1e-5
 # options that go to LLM and to SamplingParams under their own names
 ENGINE_OPTIONS = ("tokenizer", "dtype", "device", "max_num_seqs", "max_model_len", "impl")
 SAMPLING_OPTIONS = (
@@ -139,6 +138,7 @@ def _decode(session: Session, screen: Screen) -> Run:
 
 def _compare(session: Session, screen: Screen) -> Comparison:
     from fairdraft.cli.compare import NUM_PAIRS, compare
+    from fairdraft.ops.arithmetic import GREEDY_TEMPERATURE
 
     screen.note(f"comparing with plain decoding, {NUM_PAIRS} runs each in turns")
     greedy = session.params.temperature < GREEDY_TEMPERATURE

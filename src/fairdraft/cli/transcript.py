@@ -11,25 +11,16 @@ Piece = tuple[str, str]
 
 
 class Transcript:
-    """Collects events into whole requests.
-
-    Attributes:
-        num_tokens: Tokens seen so far.
-        num_finished: Requests that ended.
-    """
+    """Collects events into whole requests."""
 
     def __init__(self) -> None:
         self._requests: dict[str, RequestOutput] = {}
         self._pieces: dict[tuple[str, int], list[Piece]] = {}
-        self.num_tokens = 0
-        self.num_finished = 0
 
     def add(self, event: RequestOutput) -> None:
         """Takes in one event of `LLM.stream`."""
         request = self._requests.setdefault(event.request_id, event)
-        self.num_finished += event.finished
         for news in event.outputs:
-            self.num_tokens += len(news.token_ids)
             self._pieces.setdefault((event.request_id, news.index), []).extend(news.pieces)
         if request is event:
             return
