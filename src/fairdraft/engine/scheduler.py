@@ -34,6 +34,8 @@ class Scheduler:
 
     def admit(self) -> None:
         """Gives free rows to waiting sequences and prefills them, all of them or none."""
+        if not self.waiting or self.rows.is_full:
+            return
         first_row = self.rows.num_rows
         with held_interrupts():
             while self.waiting and not self.rows.is_full:
@@ -42,8 +44,6 @@ class Scheduler:
                 row = self.rows.admit(sequence)
                 if self._runner.speculator is not None:
                     self._runner.speculator.admit_row(row)
-        if self.rows.num_rows == first_row:
-            return
         try:
             self._runner.prefill(self.rows, first_row)
         except BaseException:

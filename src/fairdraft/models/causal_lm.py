@@ -251,9 +251,9 @@ class CausalLM:
         if counts is not None:
             real = torch.arange(token_ids.shape[1]) < torch.tensor(counts)[:, None]
             token_ids = token_ids.masked_fill(~real.to(token_ids.device), 0)
-        lowest, highest = token_ids.aminmax()
+        lowest, highest = (bound.item() for bound in token_ids.aminmax())
         if lowest < 0 or highest >= self._num_ids:
-            bad = int(lowest if lowest < 0 else highest)
+            bad = lowest if lowest < 0 else highest
             raise ValueError(
                 f"token id {bad} is unknown to {self.name!r}; its ids are 0..{self._num_ids - 1}."
             )
