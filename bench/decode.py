@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import logging
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -127,6 +128,7 @@ def _measure_all(
                     if batch == 1 or name not in (HF_ASSISTED, HF_ASSISTED_K)
                 }
                 case = {"threads": threads, "batch": batch, "temperature": temperature}
+                print(f"measuring {case}", file=sys.stderr, flush=True)
                 # every prompt comes up equally often, and a large batch needs fewer rounds
                 rounds = arguments.rounds if batch == 1 else -(-arguments.rounds // 4)
                 yield {**case, **_measure(chosen, prompts, case, arguments.tokens, rounds)}
