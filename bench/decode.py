@@ -96,7 +96,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--target", default="pocket")
     parser.add_argument("--draft", default="pocket-draft")
-    # measured best of 2, 3 and 4 for the embedded pair: a fourth draft costs what it brings
+    # on the embedded pair a fourth draft costs more than it brings
     parser.add_argument("--drafts", type=int, default=3, help="drafts a round, K")
     parser.add_argument("--tokens", type=int, default=128, help="new tokens a prompt")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many of them")

@@ -153,3 +153,12 @@ def test_nothing_draws_from_a_global_generator(method: str, no_global_draws: Any
     llm = new_llm(method)
     with no_global_draws():
         llm.generate(PROMPTS, SamplingParams(max_tokens=5))
+
+
+def test_one_noise_key_for_two_prompts_is_refused() -> None:
+    llm = new_llm("plain")
+    params = SamplingParams(noise_key="0" * 16, max_tokens=2)
+    with pytest.raises(ValueError, match=r"prompts\[1\]: noise_key='0{16}' is given to another"):
+        llm.generate([[1], [2]], params)
+    same = llm.generate([[1], [1]], params)
+    assert same[0].outputs[0].token_ids == same[1].outputs[0].token_ids

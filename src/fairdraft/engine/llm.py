@@ -218,6 +218,7 @@ class LLM:
             text, token_ids = read_prompt(item, where, self.target, self.max_model_len)
             self._check_params(chosen, where)
             requests.append(self._new_request(text, token_ids, chosen, is_streamed))
+        _refuse_shared_keys(requests)
         return requests
 
     def _queue(self, requests: list[Request]) -> None:
@@ -292,6 +293,18 @@ class LLM:
             vocabulary,
             greedy=config.draft_sample_method == "greedy",
         )
+
+
+def _refuse_shared_keys(requests: list[Request]) -> None:
+    """One key on two prompts would draw both texts from the same noise."""
+    prompts: dict[int, list[int]] = {}
+    for index, request in enumerate(requests):
+        first = prompts.setdefault(request.key, request.prompt_token_ids)
+        if request.params.noise_key is not None and first != request.prompt_token_ids:
+            raise ValueError(
+                f"prompts[{index}]: noise_key={request.params.noise_key!r} is given to another "
+                "prompt too; a key replays one response, so pass one a prompt, or a seed"
+            )
 
 
 def _load(model: Any, tokenizer: Any, dtype: str | None, device: str, role: str) -> CausalLM:
