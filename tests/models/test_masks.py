@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fairdraft.models.masks import AttentionKind, additive_mask
+from fairdraft.models.masks import AttentionKind, additive_mask, aligned_mask
 
 LENGTH = 24
 POSITIONS = [[0, 1, 2], [5, 6, 7], [21, 22, 23]]
@@ -35,3 +35,12 @@ def test_a_query_attends_what_its_layer_reaches(
             for slot in range(LENGTH):
                 expected = 0.0 if attends(query, slot) else torch.finfo(dtype).min  # pyright: ignore
                 assert mask[row, 0, i, slot] == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("start", "width"), [(0, 1), (0, 5), (7, 1), (7, 5), (19, 5), (23, 1)])
+def test_aligned_rows_have_the_same_mask(start: int, width: int, dtype: torch.dtype) -> None:
+    positions = torch.arange(start, start + width)[None]
+    expected = additive_mask(positions, LENGTH, AttentionKind("full"), dtype)
+    found = aligned_mask(start, width, LENGTH, dtype, torch.device("cpu"))
+    assert torch.equal(found, expected) and found.dtype == dtype

@@ -137,10 +137,10 @@ class RaggedCache(Cache):
         index = self._index.get(num_heads)
         if index is None:
             slots, device = self._slots, self._slots.device
-            rows = torch.arange(self._first_row, self._first_row + len(slots), device=device)
-            heads = torch.arange(num_heads, device=device)
-            head_rows = rows[:, None] * num_heads + heads
-            index = (head_rows[:, :, None] * self.length + slots[:, None, :]).flatten()
+            stride = num_heads * self.length
+            begin, end = self._first_row * stride, (self._first_row + len(slots)) * stride
+            heads = torch.arange(begin, end, self.length, device=device)
+            index = (heads.view(len(slots), num_heads, 1) + slots[:, None, :]).flatten()
             self._index[num_heads] = index
         return index
 

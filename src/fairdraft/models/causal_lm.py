@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from fairdraft.models.cache import RaggedCache
 from fairdraft.models.direct import DirectLlama
-from fairdraft.models.masks import AttentionKind, additive_mask
+from fairdraft.models.masks import AttentionKind, additive_mask, aligned_mask
 
 __all__ = ["CausalLM"]
 
@@ -276,8 +276,11 @@ class CausalLM:
             positions = positions.clamp(max=limit - 1)
         positions, slots = positions.to(self.device), slots.to(self.device)
         length = cache.begin(slots.expand(len(starts), -1), first_row, min(last + width, limit))
+        is_aligned = first == last and last + width <= limit
         masks = {
-            layer_type: additive_mask(positions, length, kind, self.dtype)
+            layer_type: aligned_mask(first, width, length, self.dtype, self.device)
+            if is_aligned and kind.name == "full"
+            else additive_mask(positions, length, kind, self.dtype)
             for layer_type, kind in self.kinds.items()
         }
         return positions, masks if len(masks) > 1 else next(iter(masks.values()))

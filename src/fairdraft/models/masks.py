@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["AttentionKind", "additive_mask"]
+__all__ = ["AttentionKind", "additive_mask", "aligned_mask"]
 
 
 @dataclass(frozen=True)
@@ -57,3 +57,23 @@ def additive_mask(
         allowed &= slots >= last // kind.size * kind.size
     mask = torch.full(allowed.shape, torch.finfo(dtype).min, dtype=dtype, device=positions.device)
     return mask.masked_fill_(allowed, 0.0)
+
+
+def aligned_mask(
+    start: int, width: int, length: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Masks rows that all begin at one position, under full attention, in half the operations.
+
+    Args:
+        start: Position of every row's first query.
+        width: Number of queries Q.
+        length: Number of slots L that the attention reads.
+        dtype: The model's dtype.
+        device: Where the mask goes.
+
+    Returns:
+        [1, 1, Q, L], what `additive_mask` makes of these positions.
+    """
+    lowest = torch.finfo(dtype).min
+    mask = torch.full((1, 1, width, length), lowest, dtype=dtype, device=device)
+    return mask.triu_(start + 1)
