@@ -148,18 +148,22 @@ class DraftModelSpeculator:
 
     def _feed_drafts(self, token_ids: np.ndarray, position: np.ndarray, rows: np.ndarray) -> Tensor:
         """Feeds one draft of each row; returns the logits of the next."""
-        count = np.zeros(len(position), np.int64)
-        count[rows] = 1
+        count = None
+        if len(rows) < len(position):
+            count = np.zeros(len(position), np.int64)
+            count[rows] = 1
         return _pick(self._forward(token_ids[:, None], position, count), rows)
 
-    def _forward(self, token_ids: np.ndarray, start: np.ndarray, num_tokens: np.ndarray) -> Tensor:
+    def _forward(
+        self, token_ids: np.ndarray, start: np.ndarray, num_tokens: np.ndarray | None
+    ) -> Tensor:
         # a row past the draft's context feeds nothing, but its start must be legal
         start = np.minimum(start, self.model.max_model_len)
         return self.model.forward(
             torch.from_numpy(token_ids),
             torch.from_numpy(start),
             self._cache,
-            num_tokens=torch.from_numpy(num_tokens),
+            num_tokens=None if num_tokens is None else torch.from_numpy(num_tokens),
             last_only=True,
         )
 
