@@ -72,3 +72,10 @@ def test_wrong_tokens_are_not_timed(
     assert calls and exit_.value.code == 1
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert document["is_correct"] is False and "results" not in document
+
+
+def test_page_holds_the_recorded_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    page = importlib.import_module("page")
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.filled(text) == text, "run python bench/page.py"
