@@ -96,8 +96,7 @@ def _encode(text: str, where: str, target: CausalLM) -> list[int]:
         )
     if not text:
         raise ValueError(f"{where} is empty: pass at least one character or token")
-    # a text that is too long is refused by our own message, not warned about by the tokenizer
-    return target.tokenizer(text, verbose=False)["input_ids"]
+    return target.tokenizer(text)["input_ids"]
 
 
 def _check_ids(ids: Any, where: str, target: CausalLM) -> list[int]:
