@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from subjects import Job
+from subjects import Job, our_params
 from timing import Spread, spread
 
-from fairdraft import LLM, SamplingParams
+from fairdraft import LLM
 from fairdraft.models import CausalLM
 from fairdraft.speculators import DraftModelSpeculator
 
@@ -25,15 +25,7 @@ def round_costs(llm: LLM, job: Job) -> dict[str, Spread]:
     models = [llm.target]
     if isinstance(llm.speculator, DraftModelSpeculator):
         models.append(llm.speculator.model)
-    params = [
-        SamplingParams(
-            temperature=job.temperature,
-            max_tokens=job.num_new_tokens,
-            seed=job.seed + row,
-            ignore_eos=True,
-        )
-        for row in range(len(job.prompts))
-    ]
+    params = our_params(job)
     rounds: list[float] = []
     forwards: list[float] = []
     with _timed(models) as meter:

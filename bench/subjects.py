@@ -43,20 +43,24 @@ def our_llms(target: CausalLM, draft: CausalLM, num_drafts: int) -> dict[str, LL
     }
 
 
+def our_params(job: Job) -> list[SamplingParams]:
+    """What an engine is asked for, one for each prompt; the end of a text is ignored."""
+    return [
+        SamplingParams(
+            temperature=job.temperature,
+            max_tokens=job.num_new_tokens,
+            seed=job.seed + row,
+            ignore_eos=True,
+        )
+        for row in range(len(job.prompts))
+    ]
+
+
 def our_decoder(llm: LLM) -> Decoder:
     """Decodes with an engine; the end of a text is ignored."""
 
     def decode(job: Job) -> Answer:
-        params = [
-            SamplingParams(
-                temperature=job.temperature,
-                max_tokens=job.num_new_tokens,
-                seed=job.seed + row,
-                ignore_eos=True,
-            )
-            for row in range(len(job.prompts))
-        ]
-        outputs = llm.generate([{"prompt_token_ids": ids} for ids in job.prompts], params)
+        outputs = llm.generate([{"prompt_token_ids": ids} for ids in job.prompts], our_params(job))
         metrics = [output.metrics for output in outputs if output.metrics is not None]
         return Answer([output.outputs[0].token_ids for output in outputs], metrics)
 

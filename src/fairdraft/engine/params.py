@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fairdraft.engine.checks import check_integer, check_number
 from fairdraft.noise import parse_noise_key
+from fairdraft.ops.arithmetic import MAX_TEMPERATURE
 
-MAX_TEMPERATURE = 1e8
 MAX_SAMPLES = 1 << 16
 
 

@@ -33,7 +33,7 @@ _TINY = 2.0**reference.SMALLEST_EXPONENT
 
 #: order-preserving integers of +inf and -inf; NaN lies outside of them on either side
 KEY_INF = np.int32(0x7F800000)
-KEY_MINUS_INF = np.int32(np.int32(-0x7F800001))
+KEY_MINUS_INF = np.int32(-0x7F800001)
 
 
 @_intrinsic
