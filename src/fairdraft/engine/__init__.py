@@ -4,6 +4,7 @@ from fairdraft.engine.config import SpeculativeConfig
 from fairdraft.engine.core import Engine
 from fairdraft.engine.llm import LLM
 from fairdraft.engine.logprobs import Logprob
+from fairdraft.engine.observation import Observation, Observer
 from fairdraft.engine.output import (
     CompletionOutput,
     GenerationInterrupted,
@@ -18,6 +19,8 @@ __all__ = [
     "Engine",
     "GenerationInterrupted",
     "Logprob",
+    "Observation",
+    "Observer",
     "RequestMetrics",
     "RequestOutput",
     "SamplingParams",

@@ -9,6 +9,7 @@ import torch
 from fairdraft.engine.commit import commit
 from fairdraft.engine.detokenize import Detokenizer
 from fairdraft.engine.interrupts import held_interrupts
+from fairdraft.engine.observation import Observer
 from fairdraft.engine.request import Clock, Request, Sequence
 from fairdraft.engine.round import RoundRunner
 from fairdraft.engine.rows import RowTable
@@ -55,6 +56,15 @@ class Engine:
     def rows(self) -> RowTable:
         """The running batch."""
         return self._scheduler.rows
+
+    @property
+    def observer(self) -> Observer | None:
+        """Sees every verified round before it is cut; None for nobody."""
+        return self._runner.observer
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        self._runner.observer = observer
 
     @property
     def clock(self) -> Clock:

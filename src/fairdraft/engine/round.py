@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fairdraft import ops
+from fairdraft.engine.observation import Observation, Observer
 from fairdraft.engine.request import Clock
 from fairdraft.engine.rows import RowTable
 from fairdraft.models import CausalLM
@@ -50,6 +51,7 @@ class RoundRunner:
     Attributes:
         cache: The target's cache: every decided token of a row but the last.
         clock: Seconds spent so far.
+        observer: Sees every verified round, or None.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class RoundRunner:
         self.speculator = speculator
         self.impl: Impl = impl
         self.trace = trace
+        self.observer: Observer | None = None
         self.cache = target.new_cache()
         self.clock = Clock()
 
@@ -155,8 +158,9 @@ class RoundRunner:
         return logits[..., : self.target.vocab_size]
 
     def _verify(self, rows: RowTable, proposal: Proposal, logits: Tensor) -> Round:
+        target_logits = self._filter(rows, logits)
         verdict = ops.verify_chain(
-            self._filter(rows, logits),
+            target_logits,
             proposal.token_ids,
             proposal.num_draft_tokens,
             draft_logits=proposal.draft_logits,
@@ -179,6 +183,8 @@ class RoundRunner:
         for row, message in (proposal.errors or {}).items():
             errors[row] = message
             emitted[row] = accepted[row] = 0
+        if self.observer is not None:
+            self.observer(_observation(rows, proposal, verdict, logits, target_logits))
         return Round(
             token_ids=verdict.token_ids.numpy(),
             sources=_sources(accepted, verdict.last_stream.numpy(), logits.shape[1]),
@@ -206,6 +212,25 @@ class RoundRunner:
         filtered = logits.clone()
         filtered[index] = kept.unflatten(0, (len(chosen), width))
         return filtered
+
+
+def _observation(
+    rows: RowTable, proposal: Proposal, verdict: ops.Verdict, raw: Tensor, filtered: Tensor
+) -> Observation:
+    return Observation(
+        key=rows["key"],
+        sample=rows["sample"],
+        anchor=rows["num_decided"],
+        temperature=rows["temperature"],
+        draft_token_ids=proposal.token_ids.numpy(),
+        num_draft_tokens=proposal.num_draft_tokens.numpy(),
+        draft_logits=proposal.draft_logits,
+        token_ids=verdict.token_ids.numpy(),
+        num_accepted_tokens=verdict.num_accepted_tokens.numpy(),
+        num_emitted_tokens=verdict.num_emitted_tokens.numpy(),
+        raw_target_logits=raw,
+        target_logits=filtered,
+    )
 
 
 def _sources(accepted: np.ndarray, last: np.ndarray, width: int) -> np.ndarray:

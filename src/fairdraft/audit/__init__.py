@@ -1,0 +1,1 @@
+"""Decides, with stated error rates, whether a decoder samples from its target."""

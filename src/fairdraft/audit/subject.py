@@ -1,0 +1,74 @@
+"""The protocol between an audit and whatever decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fairdraft.stats.tokens import ScoredTokens
+
+__all__ = ["Batch", "InvalidSubject", "Subject", "SubjectInfo"]
+
+
+class InvalidSubject(Exception):
+    """The subject cannot be judged; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class SubjectInfo:
+    """What is recorded about a subject.
+
+    Attributes:
+        kind: "engine", "hf", "endpoint", "trace", "kernel" or a caller's own word.
+        name: One line for people.
+        parameters: Sampler and model settings, JSON values; a resumed audit must find the same.
+        scoring: Whose laws score the tokens: "own logits", "logprobs" or "rescored".
+        default_eps0: Numeric tolerance a token of that scoring (total variation).
+        is_speculative: Whether drafts must be seen, or the audit is invalid.
+        sampler: "race", "gumbel", "inverse_cdf" or "unknown": which coupled laws can occur.
+        rule: Verification rule, if known: "token" or "block".
+        duplicates_declared: Texts of one seed and prompt are expected to agree.
+    """
+
+    kind: str
+    name: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    scoring: str = "own logits"
+    default_eps0: float = 0.0
+    is_speculative: bool = True
+    sampler: str = "unknown"
+    rule: str | None = None
+    duplicates_declared: bool = False
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some whole texts, scored.
+
+    Attributes:
+        tokens: Their tokens; texts are numbered on from the batch before.
+        cursor: Where the subject goes on after this batch; JSON, given back to `batches`.
+        notes: Sentences about what happened (a retry, a text that failed), each shown once.
+    """
+
+    tokens: ScoredTokens
+    cursor: Any
+    notes: tuple[str, ...] = ()
+
+
+class Subject(Protocol):
+    """Anything that emits tokens whose target laws are known."""
+
+    @property
+    def info(self) -> SubjectInfo:
+        """What is recorded about the subject."""
+        ...
+
+    def batches(self, cursor: Any = None) -> Iterator[Batch]:
+        """Yields scored texts, from the beginning or from a batch's cursor; may never end.
+
+        Raises:
+            InvalidSubject: If nothing that follows could be judged.
+        """
+        ...

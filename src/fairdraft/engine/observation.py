@@ -1,0 +1,50 @@
+"""What an observer of the engine sees of each round, before anything is cut.
+
+Axes: B rows, K drafts, V the target's vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from fairdraft.ops import SparseLogits
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One verified round, as it was decided. Arrays are valid until the observer returns.
+
+    Attributes:
+        key: Request keys [B], uint64.
+        sample: Which of the request's samples [B].
+        anchor: Decided tokens before the round [B].
+        temperature: [B].
+        draft_token_ids: Drafts [B, K].
+        num_draft_tokens: Drafts present [B].
+        draft_logits: What drafts were sampled from [B, K, V]; None for point masses.
+        token_ids: Emitted tokens [B, K + 1], padded with -1.
+        num_accepted_tokens: [B].
+        num_emitted_tokens: [B].
+        raw_target_logits: The target's [B, K + 1, V].
+        target_logits: The same after filters, before temperature [B, K + 1, V].
+    """
+
+    key: np.ndarray
+    sample: np.ndarray
+    anchor: np.ndarray
+    temperature: np.ndarray
+    draft_token_ids: np.ndarray
+    num_draft_tokens: np.ndarray
+    draft_logits: Tensor | SparseLogits | None
+    token_ids: np.ndarray
+    num_accepted_tokens: np.ndarray
+    num_emitted_tokens: np.ndarray
+    raw_target_logits: Tensor
+    target_logits: Tensor
+
+
+Observer = Callable[[Observation], None]
