@@ -1,0 +1,309 @@
+"""Target and draft as tables of logits by the last token, and one round of decoding with them.
+
+Drafts come from the shared sampler and verdicts from `ops.verify_chain`, so whatever is wrong in
+the production path is wrong here too. Axes: N texts in step, K drafts, S states, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairdraft import ops
+from fairdraft.noise import Trace
+from fairdraft.ops import PLACEHOLDER_TOKEN_ID, Impl
+from fairdraft.speculators import Proposal, SharedSampler
+
+__all__ = ["Decoding", "MarkovPair", "Round", "Rows", "play", "propose", "reference_law", "verify"]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How tokens are decoded.
+
+    Attributes:
+        num_drafts: K, drafts a round.
+        temperature: Of the request, so of target and draft.
+        top_k, top_p, min_p: Filters of the request; 0, 1 and 0 are off.
+        is_greedy: Drafts are the draft's best tokens: point masses.
+        forbids: Drafts that the target's table excludes (-inf) are marked as forbidden.
+        rule: Verification rule, "token" or "block".
+        method: Sampler of every token, "race" or "gumbel".
+        impl: Implementation of the ops.
+    """
+
+    num_drafts: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    is_greedy: bool = False
+    forbids: bool = False
+    rule: str = "token"
+    method: str = "race"
+    impl: Impl = "auto"
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether any filter is on."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+
+@dataclass(frozen=True)
+class MarkovPair:
+    """A target and a draft whose next token depends on the last one.
+
+    Attributes:
+        target_logits, draft_logits: float32 [S, V]; S is V, or 1 for no dependence at all.
+    """
+
+    target_logits: np.ndarray
+    draft_logits: np.ndarray
+    _tensors: dict[str, torch.Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        target, draft = np.atleast_2d(self.target_logits), np.atleast_2d(self.draft_logits)
+        object.__setattr__(self, "target_logits", np.ascontiguousarray(target, np.float32))
+        object.__setattr__(self, "draft_logits", np.ascontiguousarray(draft, np.float32))
+        size = self.vocab_size
+        for name, table in (("target", target), ("draft", draft)):
+            if table.ndim != 2 or table.shape[1] != size or table.shape[0] not in (1, size):
+                raise ValueError(
+                    f"{name}_logits have shape {table.shape}; give {(1, size)} or {(size, size)}"
+                )
+
+    @classmethod
+    def from_laws(cls, target: Any, draft: Any) -> MarkovPair:
+        """Takes probabilities [V] or [S, V] in place of logits."""
+        with np.errstate(divide="ignore"):
+            return cls(np.log(np.asarray(target, float)), np.log(np.asarray(draft, float)))
+
+    @classmethod
+    def shuffled(cls, target: Any, draft: Any, seed: int) -> MarkovPair:
+        """Carries two laws [V] around by one random permutation for each last token."""
+        p, q = np.asarray(target, float), np.asarray(draft, float)
+        generator = np.random.default_rng(seed)
+        orders = [generator.permutation(len(p)) for _ in range(len(p))]
+        return cls.from_laws(
+            np.stack([p[order] for order in orders]), np.stack([q[order] for order in orders])
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.target_logits.shape[1]
+
+    @cached_property
+    def target_table(self) -> torch.Tensor:
+        """The target's logits as a tensor."""
+        return torch.from_numpy(self.target_logits)
+
+    @cached_property
+    def draft_table(self) -> torch.Tensor:
+        """The draft's logits as a tensor."""
+        return torch.from_numpy(self.draft_logits)
+
+    def target_law(self, decoding: Decoding, *, filtered: bool = True) -> np.ndarray:
+        """The law that tokens should follow, float64 [V, V] by the last token."""
+        return self._law(self.target_logits, decoding, filtered)
+
+    def draft_law(self, decoding: Decoding, *, filtered: bool = True) -> np.ndarray:
+        """The law that drafts follow, float64 [V, V] by the last token."""
+        return self._law(self.draft_logits, decoding, filtered)
+
+    def raw_draft_law(self) -> np.ndarray:
+        """The draft's law before temperature and filters, float64 [V, V]."""
+        return self._law(self.draft_logits, Decoding(0), False)
+
+    def _law(self, table: np.ndarray, decoding: Decoding, filtered: bool) -> np.ndarray:
+        d = decoding
+        filters = (d.top_k, d.top_p, d.min_p) if filtered else (0, 1.0, 0.0)
+        law = reference_law(table, d.temperature, *filters)
+        return np.ascontiguousarray(np.broadcast_to(law, (self.vocab_size, self.vocab_size)))
+
+
+def reference_law(
+    logits: np.ndarray, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> np.ndarray:
+    """Float64 law of float32 logits [S, V], by NumPy alone.
+
+    Shares nothing with the ops, so that a fault planted there does not move what it is judged by.
+    Filters as `ops.filter_logits` defines them; 0 is greedy, ties to the lowest id.
+    """
+    values = np.asarray(logits, np.float64)
+    if temperature == 0:
+        return np.eye(values.shape[-1])[values.argmax(-1)]
+    if 0 < top_k < values.shape[-1]:
+        limit = np.sort(values, axis=-1)[..., -top_k, None]
+        values = np.where(values >= limit, values, -np.inf)
+    weights = np.exp((values - values.max(-1, keepdims=True)) / temperature)
+    law = weights / weights.sum(-1, keepdims=True)
+    is_kept = np.ones(law.shape, np.bool_)
+    if top_p < 1:
+        order = np.argsort(-law, axis=-1, kind="stable")
+        ordered = np.take_along_axis(law, order, axis=-1)
+        before = np.cumsum(ordered, axis=-1) - ordered
+        np.put_along_axis(is_kept, order, before < top_p, axis=-1)
+    if min_p > 0:
+        is_kept &= law >= min_p * law.max(-1, keepdims=True)
+    law = np.where(is_kept, law, 0.0)
+    return law / law.sum(-1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The texts of one round, each in a row of its own.
+
+    Attributes:
+        key: Request keys [N], uint64.
+        sample: Which of the request's samples [N].
+        anchor: Decided tokens, prompt included [N].
+        last: The last decided token [N].
+        num_drafts: Drafts wanted in this round [N], 0..K.
+    """
+
+    key: np.ndarray
+    sample: np.ndarray
+    anchor: np.ndarray
+    last: np.ndarray
+    num_drafts: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round decided, as NumPy arrays.
+
+    Attributes:
+        token_ids: Accepted drafts and one token more [N, K + 1], padded with -1.
+        num_accepted: [N].
+        draft_ids: Drafts [N, K], padded with -1.
+        num_drafts: Drafts present [N].
+        error: `ops.RowError` codes [N].
+    """
+
+    token_ids: np.ndarray
+    num_accepted: np.ndarray
+    draft_ids: np.ndarray
+    num_drafts: np.ndarray
+    error: np.ndarray
+
+
+def play(pair: MarkovPair, decoding: Decoding, rows: Rows, trace: Trace | None = None) -> Round:
+    """Drafts and verifies one round of every row."""
+    proposal = propose(pair, decoding, rows, trace)
+    verdict = verify(pair, decoding, rows, proposal, trace)
+    return Round(
+        verdict.token_ids.numpy(),
+        verdict.num_accepted_tokens.numpy(),
+        proposal.token_ids.numpy(),
+        proposal.num_draft_tokens.numpy(),
+        verdict.error.numpy(),
+    )
+
+
+def propose(
+    pair: MarkovPair, decoding: Decoding, rows: Rows, trace: Trace | None = None
+) -> Proposal:
+    """Draws the drafts of a round through the shared sampler, step by step."""
+    count, depth, size = len(rows), decoding.num_drafts, pair.vocab_size
+    if not depth:
+        return Proposal.empty(count)
+    sampler = _sampler(decoding, rows, trace)
+    drafts = torch.full((count, depth), PLACEHOLDER_TOKEN_ID)
+    laws = torch.zeros((count, depth, size))
+    last = torch.from_numpy(rows.last)
+    for step in range(1, depth + 1):
+        chosen = np.flatnonzero(rows.num_drafts >= step)
+        if not len(chosen):
+            break
+        at = slice(None) if len(chosen) == count else torch.from_numpy(chosen)
+        logits = _look_up(pair.draft_table, last[at])
+        drawn = sampler.draw(logits, step, chosen, greedy=decoding.is_greedy)
+        drafts[at, step - 1] = drawn.token_ids
+        laws[at, step - 1] = drawn.logits
+        last = drafts[:, step - 1]
+    forbidden = (
+        _look_up(pair.target_table, _contexts(rows, drafts)[:, :-1]).gather(
+            2, drafts.clamp(min=0)[..., None]
+        )[..., 0]
+        == -torch.inf
+        if decoding.forbids
+        else None
+    )
+    return Proposal(
+        drafts, torch.from_numpy(rows.num_drafts), draft_logits=laws, forbidden=forbidden
+    )
+
+
+def verify(
+    pair: MarkovPair, decoding: Decoding, rows: Rows, proposal: Proposal, trace: Trace | None = None
+) -> ops.Verdict:
+    """Verifies a round's drafts against the target's rows, filtered along the drafted path."""
+    target = _look_up(pair.target_table, _contexts(rows, proposal.token_ids))
+    if decoding.is_filtered:
+        kept = ops.filter_logits(
+            target.flatten(0, 1),
+            temperature=decoding.temperature,
+            top_k=decoding.top_k,
+            top_p=decoding.top_p,
+            min_p=decoding.min_p,
+            impl=decoding.impl,
+        )
+        target = kept.view_as(target)
+    return ops.verify_chain(
+        target,
+        proposal.token_ids,
+        proposal.num_draft_tokens,
+        draft_logits=proposal.draft_logits,
+        key=rows.key,
+        anchor=rows.anchor,
+        sample=rows.sample,
+        temperature=decoding.temperature,
+        point_mass=torch.full((len(rows),), decoding.is_greedy),
+        forbidden=proposal.forbidden,
+        impl=decoding.impl,
+        trace=trace,
+        **_choices(decoding),
+    )
+
+
+def _choices(decoding: Decoding) -> dict[str, Any]:
+    options = {"rule": decoding.rule, "method": decoding.method}
+    return {name: value for name, value in options.items() if value not in ("token", "race")}
+
+
+def _contexts(rows: Rows, drafts: torch.Tensor) -> torch.Tensor:
+    """The token before each row of the round [N, K + 1]; 0 behind absent drafts."""
+    return torch.cat([torch.from_numpy(rows.last)[:, None], drafts.clamp(min=0)], dim=1)
+
+
+def _look_up(table: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    if len(table) == 1:
+        return table[0].expand(*last.shape, -1)
+    return table[last]
+
+
+def _sampler(decoding: Decoding, rows: Rows, trace: Trace | None) -> SharedSampler:
+    count = len(rows)
+    method = {"method": decoding.method} if decoding.method != "race" else {}
+    return SharedSampler(
+        key=rows.key,
+        sample=rows.sample,
+        anchor=rows.anchor,
+        temperature=np.full(count, decoding.temperature),
+        top_k=np.full(count, decoding.top_k),
+        top_p=np.full(count, decoding.top_p),
+        min_p=np.full(count, decoding.min_p),
+        filtered=np.full(count, decoding.is_filtered),
+        num_steps=decoding.num_drafts,
+        impl=decoding.impl,
+        trace=trace,
+        **method,
+    )

@@ -1,0 +1,221 @@
+"""A toy decoder: Markov tables through the production ops, every token scored exactly.
+
+It is what planted faults and the kernels' rows run on. Axes: T texts of a batch in step, L tokens
+a text, N = T L scored tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fairdraft import noise
+from fairdraft.audit.subject import Batch, InvalidSubject, SubjectInfo
+from fairdraft.audit.subjects import markov
+from fairdraft.audit.subjects.markov import Decoding, MarkovPair, Rows
+from fairdraft.noise import Trace
+from fairdraft.ops import RowError
+from fairdraft.stats.tokens import NO_TOKEN, ScoredTokens, Source
+
+__all__ = ["ToySubject"]
+
+#: decided before the first round, so that no position is 0
+PROMPT = (0, 0, 0, 0, 0)
+
+
+@dataclass
+class ToySubject:
+    """Decodes texts from Markov tables; text s has the same tokens whatever the batches.
+
+    Attributes:
+        pair: Tables of target and draft.
+        decoding: Parameters of every request.
+        length: Tokens a text, L.
+        seed: Of the first request; requests of one turn through the prompts share a seed.
+        num_samples: Texts a request: text s is sample s mod n of request s // n.
+        prompts: Prompts that requests take in turn.
+        is_ragged: A round that begins at position P of text s wants (P + s) mod (K + 1) drafts.
+        texts_per_batch: T.
+        name: One line for people.
+    """
+
+    pair: MarkovPair
+    decoding: Decoding
+    length: int = 16
+    seed: int = 0
+    num_samples: int = 1
+    prompts: tuple[tuple[int, ...], ...] = (PROMPT,)
+    is_ragged: bool = False
+    texts_per_batch: int = 1024
+    name: str = "Markov tables through the ops"
+    _tables: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.num_samples < 1 or self.texts_per_batch < 1:
+            raise ValueError(
+                f"length = {self.length}, num_samples = {self.num_samples} and texts_per_batch = "
+                f"{self.texts_per_batch} must be at least 1"
+            )
+        if not self.prompts or not all(self.prompts):
+            raise ValueError(f"prompts = {self.prompts} must hold prompts of at least one token")
+        # now, so that a fault planted later cannot move what it is judged by
+        pair, decoding = self.pair, self.decoding
+        self._tables["target"] = pair.target_law(decoding)
+        self._tables["draft"] = pair.draft_law(decoding if decoding.temperature else Decoding(0))
+        if decoding.is_filtered:
+            self._tables["unfiltered"] = pair.target_law(decoding, filtered=False)
+        if decoding.is_filtered or decoding.temperature != 1:
+            self._tables["raw_draft"] = pair.raw_draft_law()
+
+    @property
+    def info(self) -> SubjectInfo:
+        """What is recorded about the subject."""
+        is_gumbel = self.decoding.method == "gumbel"
+        return SubjectInfo(
+            kind="kernel",
+            name=self.name,
+            parameters={
+                **asdict(self.decoding),
+                "vocab_size": self.pair.vocab_size,
+                "length": self.length,
+                "seed": self.seed,
+                "num_samples": self.num_samples,
+                "prompts": [list(prompt) for prompt in self.prompts],
+                "is_ragged": self.is_ragged,
+            },
+            is_speculative=self.decoding.num_drafts > 0,
+            sampler="gumbel" if is_gumbel else "race",
+            rule=self.decoding.rule,
+        )
+
+    def batches(self, cursor: Any = None) -> Iterator[Batch]:
+        """Yields batches of texts for ever; the cursor is the number of texts before."""
+        first = 0 if cursor is None else int(cursor)
+        while True:
+            tokens = self.play(first, self.texts_per_batch)
+            first += self.texts_per_batch
+            yield Batch(tokens, first)
+
+    def trace(self, num_texts: int, first: int = 0) -> Trace:
+        """Plays texts and returns the record of every draw; `Trace.check` judges it."""
+        record = Trace()
+        self.play(first, num_texts, record)
+        return record
+
+    def play(self, first: int, num_texts: int, trace: Trace | None = None) -> ScoredTokens:
+        """Decodes texts first .. first + num_texts - 1 in step and scores their tokens.
+
+        Raises:
+            InvalidSubject: If a row could not be sampled.
+        """
+        text = np.arange(first, first + num_texts)
+        key, prompt_length, before = self._requests(text)
+        played = _Played(num_texts, self.length, before)
+        while True:
+            rows = np.flatnonzero(played.done < self.length)
+            if not len(rows):
+                return self._scored(text, played)
+            done = played.done[rows]
+            want = np.full(len(rows), self.decoding.num_drafts)
+            if self.is_ragged:
+                want = (done + text[rows]) % (self.decoding.num_drafts + 1)
+            at = Rows(
+                key=key[rows],
+                sample=text[rows] % self.num_samples,
+                anchor=prompt_length[rows] + done,
+                last=played.last(rows),
+                num_drafts=want,
+            )
+            decided = markov.play(self.pair, self.decoding, at, trace)
+            if decided.error.any():
+                code = RowError(int(decided.error[decided.error != 0][0]))
+                raise InvalidSubject(f"a row could not be sampled: {code.message}")
+            played.append(rows, decided)
+
+    def _requests(self, text: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Key and prompt length of each text [T], and the prompt's last two tokens [T, 2]."""
+        request, of_text = np.unique(text // self.num_samples, return_inverse=True)
+        turn, prompt = np.divmod(request, len(self.prompts))
+        key = np.fromiter(
+            (
+                noise.request_key(self.seed + int(t), self.prompts[p])
+                for t, p in zip(turn, prompt, strict=True)
+            ),
+            np.uint64,
+            len(request),
+        )
+        length = np.array([len(ids) for ids in self.prompts])
+        before = np.array(
+            [(ids[-1], ids[-2] if len(ids) > 1 else NO_TOKEN) for ids in self.prompts]
+        )
+        return key[of_text], length[prompt][of_text], before[prompt][of_text]
+
+    def _scored(self, text: np.ndarray, played: _Played) -> ScoredTokens:
+        columns = {name: part.reshape(-1) for name, part in played.columns(self.length).items()}
+        context = columns["previous"]
+        laws = {name: table[context] for name, table in self._tables.items()}
+        is_tested = columns["drafted"] >= 0
+        laws["draft"][~is_tested] = np.nan
+        return ScoredTokens(
+            column=columns["token"],
+            target=laws["target"],
+            ids=None,
+            draft=laws["draft"] if is_tested.any() else None,
+            text=np.repeat(text, self.length),
+            position=np.tile(np.arange(self.length), len(text)),
+            slot=columns["slot"],
+            source=columns["source"].astype(np.int8),
+            drafted=columns["drafted"],
+            previous=np.stack([context, columns["second_previous"]], axis=1),
+            unfiltered=laws.get("unfiltered"),
+            raw_draft=laws.get("raw_draft"),
+            point_mass=is_tested & (self.decoding.is_greedy or self.decoding.temperature == 0),
+        )
+
+
+class _Played:
+    """Texts as they grow [T, L + K]; what sticks out past L is cut at the end."""
+
+    def __init__(self, num_texts: int, length: int, before: np.ndarray) -> None:
+        self.done = np.zeros(num_texts, np.int64)
+        self.before = before
+        shape = (num_texts, length)
+        self.token, self.slot = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        self.source, self.drafted = np.zeros(shape, np.int64), np.full(shape, -1)
+
+    def last(self, rows: np.ndarray) -> np.ndarray:
+        """The last decided token of each row."""
+        done = self.done[rows]
+        return np.where(done > 0, self.token[rows, done - 1], self.before[rows, 0])
+
+    def append(self, rows: np.ndarray, decided: markov.Round) -> None:
+        """Adds a round's tokens, and how each came out of it."""
+        length = self.token.shape[1]
+        slots = np.arange(decided.token_ids.shape[1])
+        accepted, present = decided.num_accepted[:, None], decided.num_drafts[:, None]
+        last = np.where(accepted < present, int(Source.REPLACED), int(Source.BONUS))
+        last = np.where(present > 0, last, int(Source.PLAIN))
+        source = np.where(slots < accepted, int(Source.ACCEPTED), last)
+        drafts = np.pad(decided.draft_ids, ((0, 0), (0, 1)), constant_values=-1)
+        drafts = np.where(slots < present, drafts, -1)
+        position = self.done[rows, None] + slots
+        row, slot = np.nonzero((slots <= accepted) & (position < length))
+        at = rows[row], position[row, slot]
+        self.token[at], self.slot[at] = decided.token_ids[row, slot], slot
+        self.source[at], self.drafted[at] = source[row, slot], drafts[row, slot]
+        self.done[rows] = np.minimum(self.done[rows] + decided.num_accepted + 1, length)
+
+    def columns(self, length: int) -> dict[str, np.ndarray]:
+        """Everything that scoring needs, each [T, L]."""
+        path = np.concatenate([self.before[:, ::-1], self.token], axis=1)
+        return {
+            "token": self.token,
+            "slot": self.slot,
+            "source": self.source,
+            "drafted": self.drafted,
+            "previous": path[:, 1 : length + 1],
+            "second_previous": path[:, :length],
+        }
