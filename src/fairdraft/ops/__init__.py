@@ -4,7 +4,8 @@ from fairdraft.ops.dispatch import Impl
 from fairdraft.ops.filters import filter_logits
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
 from fairdraft.ops.sample import Sampled, TileStats, sample
-from fairdraft.ops.verify import DecisionWeights, SparseLogits, Verdict, verify_chain
+from fairdraft.ops.verdict import DecisionWeights, Verdict
+from fairdraft.ops.verify import SparseLogits, verify_chain
 
 __all__ = [
     "PLACEHOLDER_TOKEN_ID",

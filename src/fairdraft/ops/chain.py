@@ -10,10 +10,10 @@ import numpy as np
 from fairdraft.noise.exponential import acceptance
 from fairdraft.ops import rules
 from fairdraft.ops.arithmetic import RowWeights, row_weights, scaled_weights
+from fairdraft.ops.chain_inputs import ChainInputs, ChainOutputs
 from fairdraft.ops.race import race
 from fairdraft.ops.rows import RowError, row_error
 from fairdraft.ops.sample import greedy
-from fairdraft.ops.verify import ChainInputs, ChainOutputs
 
 
 def verify_reference(inputs: ChainInputs, outputs: ChainOutputs) -> None:

@@ -6,7 +6,7 @@ Axes: B rows, K drafts, V vocabulary, C candidates of a sparse draft law.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,10 +15,11 @@ from torch import Tensor
 from fairdraft import noise
 from fairdraft.noise import Stream, Trace
 from fairdraft.noise.address import as_keys
-from fairdraft.noise.trace import digest
-from fairdraft.ops import rows
+from fairdraft.ops import chain_trace, rows
+from fairdraft.ops.chain_inputs import ChainInputs, ChainOutputs
 from fairdraft.ops.dispatch import Impl, resolve_impl
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
+from fairdraft.ops.verdict import DecisionWeights, Verdict
 
 Rule = Literal["token"]
 
@@ -29,71 +30,6 @@ class SparseLogits:
 
     token_ids: Tensor
     logits: Tensor
-
-
-@dataclass(frozen=True)
-class DecisionWeights:
-    """The rule's weights without any noise, for exact enumeration.
-
-    Attributes:
-        accept_probability: float64 [B, K], for each present draft, given that it is tested.
-        next_law: float64 [B, K + 1, V], the law of the token emitted if the walk ends at a row.
-    """
-
-    accept_probability: Tensor
-    next_law: Tensor
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a round emits.
-
-    Attributes:
-        token_ids: int64 [B, K + 1], accepted drafts and one token more, padded with -1.
-        num_accepted_tokens: int64 [B], 0..K, the last token excluded.
-        num_emitted_tokens: int64 [B], accepted + 1; only the accepted ones if `error` is set.
-        last_stream: int64 [B], the `Stream` that the last token counts for (greedy rows too).
-        margin: float64 [B, K + 1], how far each decision was from another one: second over
-            best score minus 1, and likewise for acceptance tests (greedy: the logit gap).
-        error: int64 [B], a `RowError` each; only rows that the walk read count.
-        num_broken: How many sampled drafts had q = 0, a broken contract; they were rejected, and
-            the round's law is not the target's.
-        weights: DecisionWeights if asked for.
-    """
-
-    token_ids: Tensor
-    num_accepted_tokens: Tensor
-    num_emitted_tokens: Tensor
-    last_stream: Tensor
-    margin: Tensor
-    error: Tensor
-    num_broken: int
-    weights: DecisionWeights | None = None
-
-
-class ChainInputs(NamedTuple):
-    """Checked NumPy inputs of the implementations; scales are log2(e) / T, 0 for greedy."""
-
-    target: np.ndarray  # float32 [B, K + 1, V]
-    draft: np.ndarray  # float32 [B, K, V], empty if every draft is a point mass
-    token_ids: np.ndarray  # int64 [B, K]
-    num_drafts: np.ndarray  # int64 [B], present ones
-    target_scale: np.ndarray  # float32 [B]
-    draft_scale: np.ndarray  # float32 [B]
-    is_point_mass: np.ndarray  # bool [B]
-    is_forbidden: np.ndarray  # bool [B, K]
-    accept_at: noise.Address  # [B * K]
-    final_at: noise.Address  # [B * (K + 1)]
-
-
-class ChainOutputs(NamedTuple):
-    """What an implementation fills in; see `Verdict`."""
-
-    token_ids: np.ndarray
-    num_accepted: np.ndarray
-    margin: np.ndarray
-    error: np.ndarray
-    num_broken: np.ndarray
 
 
 def verify_chain(
@@ -174,7 +110,7 @@ def verify_chain(
     implementation(inputs, outputs)
     last_stream = _last_stream(inputs, outputs)
     if trace is not None:
-        _record(trace, inputs, outputs)
+        chain_trace.record(trace, inputs, outputs)
     weights = _weights(inputs, is_cpu) if return_weights else None
     return Verdict(
         torch.from_numpy(outputs.token_ids),
@@ -332,37 +268,6 @@ def _last_stream(inputs: ChainInputs, outputs: ChainOutputs) -> np.ndarray:
     stream[inputs.num_drafts == 0] = Stream.TARGET
     stream[outputs.error != RowError.NONE] = 0
     return stream
-
-
-def _record(trace: Trace, inputs: ChainInputs, outputs: ChainOutputs) -> None:
-    depth = inputs.token_ids.shape[1]
-    for b in np.flatnonzero(inputs.target_scale > 0).tolist():
-        accepted, is_ended = int(outputs.num_accepted[b]), outputs.error[b] == RowError.NONE
-        final = b * (depth + 1)
-        if inputs.is_point_mass[b]:
-            raced = range(accepted + is_ended)
-            parts = [digest(*_raced(inputs, b, r, with_draft=False)) for r in raced]
-            trace.record(inputs.final_at[[final + r for r in raced]], parts)
-            continue
-        # a row that failed drew nothing
-        is_rejected = is_ended and accepted < inputs.num_drafts[b]
-        tested = range(accepted + is_rejected)
-        tests = [(*_raced(inputs, b, r, with_draft=True), inputs.token_ids[b, r]) for r in tested]
-        parts = [digest(*test) for test in tests]
-        trace.record(inputs.accept_at[[b * depth + r for r in tested]], parts)
-        if is_ended:
-            part = digest(*_raced(inputs, b, accepted, with_draft=is_rejected))
-            trace.record(inputs.final_at[[final + accepted]], [part])
-
-
-def _raced(inputs: ChainInputs, b: int, r: int, *, with_draft: bool) -> list[np.ndarray]:
-    """The numbers that a draw at row r was made from."""
-    parts = [inputs.target[b, r], inputs.target_scale[b]]
-    if r < inputs.num_drafts[b] and inputs.is_forbidden[b, r]:
-        parts.append(inputs.token_ids[b, r])
-    if with_draft:
-        parts += [inputs.draft[b, r], inputs.draft_scale[b]]
-    return parts
 
 
 def _weights(inputs: ChainInputs, is_cpu: bool) -> DecisionWeights:

@@ -9,12 +9,12 @@ import numpy as np
 from numba import njit
 
 from fairdraft.noise.jit import accept_uniform, philox4x32
+from fairdraft.ops.chain_inputs import ChainInputs, ChainOutputs
 from fairdraft.ops.cpu import row as rows
 from fairdraft.ops.cpu.arithmetic import TILE
 from fairdraft.ops.cpu.kernel import kernel
 from fairdraft.ops.cpu.residual import fill_residual, race_residual
 from fairdraft.ops.rows import RowError
-from fairdraft.ops.verify import ChainInputs, ChainOutputs
 
 _MINUS_INF = np.float32(-np.inf)
 _DRAFT_ERROR = int(RowError.DRAFT)

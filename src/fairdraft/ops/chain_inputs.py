@@ -1,0 +1,37 @@
+"""What passes between `verify_chain` and its implementations: checked arrays.
+
+Axes: B rows, K drafts, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fairdraft import noise
+
+
+class ChainInputs(NamedTuple):
+    """Checked NumPy inputs of the implementations; scales are log2(e) / T, 0 for greedy."""
+
+    target: np.ndarray  # float32 [B, K + 1, V]
+    draft: np.ndarray  # float32 [B, K, V], empty if every draft is a point mass
+    token_ids: np.ndarray  # int64 [B, K]
+    num_drafts: np.ndarray  # int64 [B], present ones
+    target_scale: np.ndarray  # float32 [B]
+    draft_scale: np.ndarray  # float32 [B]
+    is_point_mass: np.ndarray  # bool [B]
+    is_forbidden: np.ndarray  # bool [B, K]
+    accept_at: noise.Address  # [B * K]
+    final_at: noise.Address  # [B * (K + 1)]
+
+
+class ChainOutputs(NamedTuple):
+    """What an implementation fills in; see `Verdict`."""
+
+    token_ids: np.ndarray
+    num_accepted: np.ndarray
+    margin: np.ndarray
+    error: np.ndarray
+    num_broken: np.ndarray
