@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairdraft.stats.coupled_flat import rejection
+from fairdraft.stats.coupled_flat import with_replacements, with_residual
 
 __all__ = ["inverse_cdf_law", "tested_by_its_own_number"]
 
@@ -27,21 +27,22 @@ def inverse_cdf_law(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     Returns:
         float64 [N, C]; p where nothing is rejected.
     """
-    _, rest = rejection(p, q)
-    lost = np.maximum(q - p, 0.0)
-    end = np.cumsum(q, axis=1)
-    begin = end - q
-    row = np.arange(len(p))[:, None]
+    edge = np.maximum(p - q, 0.0).cumsum(axis=1)
+    edge /= np.where(edge[:, -1:] > 0, edge[:, -1:], 1.0)
+    begin = np.zeros_like(q)
+    q[:, :-1].cumsum(axis=1, out=begin[:, 1:])
     # one search for all rows: row i lies in 2 i .. 2 i + 1
-    edge = np.minimum(np.cumsum(rest, axis=1), 1.0)
-    keys = np.maximum.accumulate((begin + 2.0 * row).ravel())
-    at = np.searchsorted(keys, (edge + 2.0 * row).ravel(), side="right") - 1
-    before = np.cumsum(lost, axis=1) - lost
-    density = np.divide(lost, q, out=np.zeros_like(q), where=q > 0)
-    inside = np.clip(edge.ravel() - begin.ravel()[at], 0.0, q.ravel()[at])
-    reached = (before.ravel()[at] + inside * density.ravel()[at]).reshape(p.shape)
-    replaced = np.diff(reached, axis=1, prepend=0.0)
-    return np.minimum(p, q) + np.maximum(replaced, 0.0)
+    row = 2.0 * np.arange(len(p))[:, None]
+    at = np.searchsorted((begin + row).ravel(), (edge + row).ravel(), side="right") - 1
+    at = at.reshape(p.shape)
+    lost = np.maximum(q - p, 0.0)
+    before = lost.cumsum(axis=1) - lost
+    with np.errstate(divide="ignore", invalid="ignore"):
+        density = np.fmax(1.0 - p / q, 0.0)
+    depth = np.minimum(np.maximum(edge - begin.take(at), 0.0), q.take(at))
+    reached = before.take(at) + depth * density.take(at)
+    replaced = np.maximum(np.diff(reached, axis=1, prepend=0.0), 0.0)
+    return with_replacements(p, q, replaced)
 
 
 def tested_by_its_own_number(p: np.ndarray, q: np.ndarray) -> np.ndarray:
@@ -54,10 +55,9 @@ def tested_by_its_own_number(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     Returns:
         float64 [N, C]; rows sum to 1.
     """
-    rejected, rest = rejection(p, q)
-    end = np.cumsum(q, axis=1)
-    limit = np.divide(p, q, out=np.ones_like(q), where=q > p)
-    kept = np.clip(np.minimum(end, limit) - (end - q), 0.0, None)
-    kept = np.minimum(kept, q)
-    replacement = np.where(rejected > 0, rest, p)
-    return kept + (1.0 - kept.sum(axis=1, keepdims=True)) * replacement
+    with np.errstate(divide="ignore", invalid="ignore"):
+        limit = np.fmin(p / q, 1.0)
+    end = q.cumsum(axis=1)
+    begin = end - q
+    kept = np.minimum(np.maximum(np.minimum(end, limit) - begin, 0.0), q)
+    return with_residual(kept, p, q)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairdraft.stats.coupled import shared_noise_law, shared_test_law
-from fairdraft.stats.coupled_flat import rejection
+from fairdraft.stats.coupled_flat import with_residual
 from fairdraft.stats.tokens import REST, ScoredTokens
 
 __all__ = ["TEMPLATES", "Law", "Template"]
@@ -24,7 +24,7 @@ __all__ = ["TEMPLATES", "Law", "Template"]
 Law = Callable[[ScoredTokens, str], "np.ndarray | None"]
 
 #: rows worked on at once; their few arrays stay in the cache
-BLOCK = 128
+BLOCK = 64
 #: laws nearer than this in every column are one law, computed twice in float32
 SAME = 1e-6
 
@@ -48,12 +48,19 @@ class Template:
 
 
 class _Rows(NamedTuple):
-    """Some rows of tokens as float64 laws that sum to 1."""
+    """Some rows that bet: laws float64 [M, C] whose rows sum to 1, ids int64 [M, C] or None.
+
+    Where a template reads no q or no other law, those fields hold p.
+    """
 
     p: np.ndarray
     q: np.ndarray
+    other: np.ndarray
     ids: np.ndarray | None
-    raw: np.ndarray | None
+    sampler: str
+
+
+_RowLaw = Callable[[_Rows], np.ndarray]
 
 
 def _normalized(law: np.ndarray) -> np.ndarray:
@@ -63,38 +70,25 @@ def _normalized(law: np.ndarray) -> np.ndarray:
 
 
 def _bet(
+    law: _RowLaw,
     tokens: ScoredTokens,
+    sampler: str,
     bets: np.ndarray,
-    law: Callable[[_Rows], np.ndarray],
-    draft: np.ndarray | None,
-    raw: np.ndarray | None = None,
+    draft: np.ndarray | None = None,
+    other: np.ndarray | None = None,
 ) -> np.ndarray | None:
-    """Applies a law block by block to the rows that bet.
-
-    Args:
-        tokens: N tokens.
-        bets: bool [N].
-        law: From rows to their law [M, C].
-        draft: float [N, C], the q of the rows that bet; None: the law reads none.
-        raw: float [N, C], another law of those rows, or None.
-    """
-    rows = np.flatnonzero(bets)
-    if not len(rows):
+    """Applies a law, block by block, to the rows where bets [N] is true."""
+    chosen = np.flatnonzero(bets)
+    if not len(chosen):
         return None
     result = np.full(tokens.target.shape, np.nan)
-    for first in range(0, len(rows), BLOCK):
-        at = rows[first : first + BLOCK]
+    for first in range(0, len(chosen), BLOCK):
+        at = chosen[first : first + BLOCK]
         p = _normalized(tokens.target[at])
-        result[at] = _normalized(
-            law(
-                _Rows(
-                    p,
-                    p if draft is None else _normalized(draft[at]),
-                    None if tokens.ids is None else tokens.ids[at],
-                    None if raw is None else _normalized(raw[at]),
-                )
-            )
-        )
+        q = p if draft is None else _normalized(draft[at])
+        r = p if other is None else _normalized(other[at])
+        ids = None if tokens.ids is None else tokens.ids[at]
+        result[at] = _normalized(law(_Rows(p, q, r, ids, sampler)))
     return result
 
 
@@ -106,214 +100,204 @@ def _is_sampled(tokens: ScoredTokens) -> np.ndarray:
 
 
 def _best(tokens: ScoredTokens) -> tuple[np.ndarray, np.ndarray]:
-    """Deterministic drafts that can be told from their softmax: bool [N], columns int64 [N].
+    """Deterministic drafts that their softmax tells: bool [N] and their columns int64 [N].
 
     The column of the largest chance, ties to the lowest id; a rest cell tells nothing.
     """
-    known = tokens.has_draft
-    if tokens.point_mass is None or tokens.draft is None or not (known & tokens.point_mass).any():
-        return np.zeros(len(tokens), np.bool_), np.zeros(len(tokens), np.int64)
-    known &= tokens.point_mass
-    tied = tokens.draft == tokens.draft.max(axis=1, keepdims=True)
+    columns = np.zeros(len(tokens), np.int64)
+    if tokens.point_mass is None or tokens.draft is None:
+        return columns > 0, columns
+    known = tokens.has_draft & tokens.point_mass
+    at = np.flatnonzero(known)
+    draft = tokens.draft[at]
+    tied = draft == draft.max(axis=1, keepdims=True, initial=0.0)
     if tokens.ids is None:
-        return known, tied.argmax(axis=1)
-    best = np.where(tied, tokens.ids, np.iinfo(np.int64).max).argmin(axis=1)
-    return known & (tokens.ids[np.arange(len(tokens)), best] != REST), best
+        columns[at] = tied.argmax(axis=1)
+        return known, columns
+    ids = tokens.ids[at]
+    columns[at] = np.where(tied, ids, np.iinfo(np.int64).max).argmin(axis=1)
+    known[at] = ids[np.arange(len(at)), columns[at]] != REST
+    return known, columns
 
 
-def _tested(tokens: ScoredTokens) -> tuple[np.ndarray, np.ndarray | None]:
-    """Where the law of the tested draft is known, and those laws; one-hot if deterministic."""
-    is_best, best = _best(tokens)
-    bets = _is_sampled(tokens) | is_best
-    if not is_best.any() or tokens.draft is None:
-        return bets, tokens.draft
+def _one_hot(tokens: ScoredTokens, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """The laws of drafts, with point masses in place of the softmax in the given rows."""
+    assert tokens.draft is not None
     draft = tokens.draft.copy()
-    draft[is_best] = 0.0
-    draft[is_best, best[is_best]] = 1.0
-    return bets, draft
+    draft[rows] = 0.0
+    draft[rows, columns[rows]] = 1.0
+    return draft
 
 
-def _divided(x: np.ndarray, y: np.ndarray, otherwise: float) -> np.ndarray:
-    """min(1, x / y), `otherwise` where y is 0."""
-    ratio = np.divide(x, y, out=np.full_like(x, otherwise), where=y > 0)
-    return np.minimum(ratio, 1.0)
+def _on_every_token(law: _RowLaw) -> Law:
+    def emitted(tokens: ScoredTokens, sampler: str) -> np.ndarray | None:
+        return _bet(law, tokens, sampler, np.ones(len(tokens), np.bool_))
+
+    return emitted
 
 
-def _replaced(kept: np.ndarray, p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """What is kept, and the residual of p and q, or p where that is empty, for what is not."""
-    rejected, rest = rejection(p, q)
-    return kept + (1.0 - kept.sum(axis=1, keepdims=True)) * np.where(rejected > 0, rest, p)
+def _on_sampled_drafts(law: _RowLaw) -> Law:
+    def emitted(tokens: ScoredTokens, sampler: str) -> np.ndarray | None:
+        return _bet(law, tokens, sampler, _is_sampled(tokens), tokens.draft)
+
+    return emitted
 
 
-def _shared_noise(tokens: ScoredTokens, sampler: str) -> np.ndarray | None:
-    def law(rows: _Rows) -> np.ndarray:
-        return shared_noise_law(rows.p, rows.q, rows.ids, sampler)
+def _on_drafts(law: _RowLaw) -> Law:
+    """Sampled drafts, and deterministic ones as point masses where the softmax tells them."""
 
-    return _bet(tokens, _is_sampled(tokens), law, tokens.draft)
+    def emitted(tokens: ScoredTokens, sampler: str) -> np.ndarray | None:
+        known, columns = _best(tokens)
+        bets, draft = _is_sampled(tokens) | known, tokens.draft
+        if known.any():
+            draft = _one_hot(tokens, known, columns)
+        return _bet(law, tokens, sampler, bets, draft)
+
+    return emitted
+
+
+def _on_processed_drafts(law: _RowLaw) -> Law:
+    """Sampled drafts whose law temperature or filters changed; `other` is the raw one."""
+
+    def emitted(tokens: ScoredTokens, sampler: str) -> np.ndarray | None:
+        if tokens.raw_draft is None or tokens.draft is None:
+            return None
+        bets = _is_sampled(tokens) & _differ(tokens.draft, tokens.raw_draft)
+        return _bet(law, tokens, sampler, bets, tokens.draft, tokens.raw_draft)
+
+    return emitted
+
+
+def _on_deterministic_drafts(law: _RowLaw) -> Law:
+    """Deterministic drafts that their softmax q tells; `other` is the point mass."""
+
+    def emitted(tokens: ScoredTokens, sampler: str) -> np.ndarray | None:
+        known, columns = _best(tokens)
+        if not known.any():
+            return None
+        drawn = _one_hot(tokens, known, columns)
+        return _bet(law, tokens, sampler, known, tokens.draft, drawn)
+
+    return emitted
+
+
+def _differ(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """bool [N], whether two laws differ; False where either is unknown."""
+    return np.abs(a - b).max(axis=1, initial=0.0) > SAME
+
+
+def _shared_noise(rows: _Rows) -> np.ndarray:
+    return shared_noise_law(rows.p, rows.q, rows.ids, rows.sampler)
 
 
 def _shared_test(tokens: ScoredTokens, sampler: str) -> np.ndarray | None:
     if sampler != "inverse_cdf":
         return None
-
-    def law(rows: _Rows) -> np.ndarray:
-        return shared_test_law(rows.p, rows.q, rows.ids)
-
-    return _bet(tokens, _is_sampled(tokens), law, tokens.draft)
+    law = _on_sampled_drafts(lambda rows: shared_test_law(rows.p, rows.q, rows.ids))
+    return law(tokens, sampler)
 
 
-def _replaced_from_p(tokens: ScoredTokens, _: str) -> np.ndarray | None:
-    def law(rows: _Rows) -> np.ndarray:
-        kept = np.minimum(rows.p, rows.q)
-        return kept + (1.0 - kept.sum(axis=1, keepdims=True)) * rows.p
-
-    return _bet(tokens, *_with_law(tokens, law))
+def _replaced_from_p(rows: _Rows) -> np.ndarray:
+    kept = np.minimum(rows.p, rows.q)
+    return kept + (1.0 - kept.sum(axis=1, keepdims=True)) * rows.p
 
 
-def _replaced_from_q(tokens: ScoredTokens, _: str) -> np.ndarray | None:
-    def law(rows: _Rows) -> np.ndarray:
-        kept = np.minimum(rows.p, rows.q)
-        return kept + (1.0 - kept.sum(axis=1, keepdims=True)) * rows.q
-
-    return _bet(tokens, *_with_law(tokens, law))
+def _replaced_from_q(rows: _Rows) -> np.ndarray:
+    kept = np.minimum(rows.p, rows.q)
+    return kept + (1.0 - kept.sum(axis=1, keepdims=True)) * rows.q
 
 
-def _with_law(
-    tokens: ScoredTokens, law: Callable[[_Rows], np.ndarray]
-) -> tuple[np.ndarray, Callable[[_Rows], np.ndarray], np.ndarray | None]:
-    bets, draft = _tested(tokens)
-    return bets, law, draft
+def _replaced_by_another(rows: _Rows) -> np.ndarray:
+    lost = np.maximum(rows.q - rows.p, 0.0)
+    # where a draft can be rejected, p < q <= 1
+    lost /= np.where(lost > 0, 1.0 - rows.p, 1.0)
+    return np.minimum(rows.p, rows.q) + rows.p * (lost.sum(axis=1, keepdims=True) - lost)
 
 
-def _replaced_by_another(tokens: ScoredTokens, _: str) -> np.ndarray | None:
-    def law(rows: _Rows) -> np.ndarray:
-        kept = np.minimum(rows.p, rows.q)
-        # a rejected draft d has p(d) < q(d) <= 1
-        lost = (rows.q - kept) / np.where(rows.q > rows.p, 1.0 - rows.p, 1.0)
-        return kept + rows.p * (lost.sum(axis=1, keepdims=True) - lost)
-
-    return _bet(tokens, _is_sampled(tokens), law, tokens.draft)
+def _swapped_test(rows: _Rows) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kept = rows.q * np.fmin(rows.q / rows.p, 1.0)
+    return with_residual(kept, rows.p, rows.q)
 
 
-def _swapped_test(tokens: ScoredTokens, _: str) -> np.ndarray | None:
-    def law(rows: _Rows) -> np.ndarray:
-        return _replaced(rows.q * _divided(rows.q, rows.p, 1.0), rows.p, rows.q)
-
-    return _bet(tokens, _is_sampled(tokens), law, tokens.draft)
-
-
-def _differ(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """bool [N], whether two laws differ; False where either is unknown."""
-    return np.abs(a - b).max(axis=1) > SAME
+def _verified(drawn: np.ndarray, p: np.ndarray, tested: np.ndarray) -> np.ndarray:
+    """What the rule emits if drafts follow one law and are tested with another."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kept = drawn * np.fmin(p / tested, 1.0)
+    # the rule keeps no draft that it is told was impossible
+    kept *= tested > 0
+    return with_residual(kept, p, tested)
 
 
-def _raw_q(tokens: ScoredTokens, _: str) -> np.ndarray | None:
-    if tokens.raw_draft is None or tokens.draft is None:
-        return None
-
-    def law(rows: _Rows) -> np.ndarray:
-        assert rows.raw is not None
-        kept = rows.q * _divided(rows.p, rows.raw, 0.0)
-        return _replaced(kept, rows.p, rows.raw)
-
-    bets = _is_sampled(tokens) & _differ(tokens.draft, tokens.raw_draft)
-    return _bet(tokens, bets, law, tokens.draft, tokens.raw_draft)
-
-
-def _raw_drafts(tokens: ScoredTokens, _: str) -> np.ndarray | None:
-    if tokens.raw_draft is None or tokens.draft is None:
-        return None
-
-    def law(rows: _Rows) -> np.ndarray:
-        assert rows.raw is not None
-        return _replaced(rows.raw * _divided(rows.p, rows.q, 0.0), rows.p, rows.q)
-
-    bets = _is_sampled(tokens) & _differ(tokens.draft, tokens.raw_draft)
-    return _bet(tokens, bets, law, tokens.draft, tokens.raw_draft)
-
-
-def _temperature(factor: float) -> Law:
+def _at_temperature(factor: float) -> _RowLaw:
     """The law at `factor` times the temperature, on the support that the filters left."""
 
     def law(rows: _Rows) -> np.ndarray:
         with np.errstate(divide="ignore"):
             return np.exp(np.log(rows.p) / factor)
 
-    def emitted(tokens: ScoredTokens, _: str) -> np.ndarray | None:
-        return _bet(tokens, np.ones(len(tokens), np.bool_), law, None)
-
-    return emitted
+    return law
 
 
-def _filters_dropped(tokens: ScoredTokens, _: str) -> np.ndarray | None:
+def _filters_dropped(tokens: ScoredTokens, sampler: str) -> np.ndarray | None:
     if tokens.unfiltered is None:
         return None
-
-    def law(rows: _Rows) -> np.ndarray:
-        assert rows.raw is not None
-        return rows.raw
-
     bets = _differ(tokens.target, tokens.unfiltered)
-    return _bet(tokens, bets, law, None, tokens.unfiltered)
+    return _bet(lambda rows: rows.other, tokens, sampler, bets, other=tokens.unfiltered)
 
 
-def _draft_leak(tokens: ScoredTokens, _: str) -> np.ndarray | None:
-    def law(rows: _Rows) -> np.ndarray:
-        return 0.9 * rows.p + 0.1 * rows.q
-
-    return _bet(tokens, *_with_law(tokens, law))
-
-
-def _softmaxed_point_mass(tokens: ScoredTokens, _: str) -> np.ndarray | None:
-    bets, best = _best(tokens)
-    if not bets.any() or tokens.draft is None:
-        return None
-    drafted = np.zeros(tokens.draft.shape)
-    drafted[np.arange(len(tokens)), best] = 1.0
-
-    def law(rows: _Rows) -> np.ndarray:
-        assert rows.raw is not None
-        return _replaced(rows.raw * _divided(rows.p, rows.q, 0.0), rows.p, rows.q)
-
-    return _bet(tokens, bets, law, tokens.draft, drafted)
+def _leaked(rows: _Rows) -> np.ndarray:
+    return 0.9 * rows.p + 0.1 * rows.q
 
 
 TEMPLATES: tuple[Template, ...] = (
-    Template("shared noise", "draft and residual share noise", _shared_noise),
+    Template("shared noise", "draft and residual share noise", _on_sampled_drafts(_shared_noise)),
     Template(
-        "shared test",
-        "the acceptance test re-uses the number that drew the draft",
-        _shared_test,
+        "shared test", "the acceptance test re-uses the number that drew the draft", _shared_test
     ),
     Template(
         "replaced from p",
         "rejected drafts are replaced from p instead of the residual",
-        _replaced_from_p,
+        _on_drafts(_replaced_from_p),
     ),
     Template(
         "replaced from q",
         "rejected drafts are replaced from q instead of the residual",
-        _replaced_from_q,
+        _on_drafts(_replaced_from_q),
     ),
     Template(
         "replaced by another",
         "sampled drafts are replaced as if deterministic, from p without the draft",
-        _replaced_by_another,
+        _on_sampled_drafts(_replaced_by_another),
     ),
-    Template("swapped test", "the acceptance test divides q by p", _swapped_test),
-    Template("raw q", "the acceptance test reads another q than drafts were drawn from", _raw_q),
+    Template(
+        "swapped test", "the acceptance test divides q by p", _on_sampled_drafts(_swapped_test)
+    ),
+    Template(
+        "raw q",
+        "the acceptance test reads another q than drafts were drawn from",
+        _on_processed_drafts(lambda rows: _verified(rows.q, rows.p, rows.other)),
+    ),
     Template(
         "raw drafts",
         "drafts are drawn from the raw q and tested with the processed one",
-        _raw_drafts,
+        _on_processed_drafts(lambda rows: _verified(rows.other, rows.p, rows.q)),
     ),
-    Template("temperature +5%", "temperature is about 5% too high", _temperature(1.05)),
-    Template("temperature -5%", "temperature is about 5% too low", _temperature(0.95)),
+    Template(
+        "temperature +5%",
+        "temperature is about 5% too high",
+        _on_every_token(_at_temperature(1.05)),
+    ),
+    Template(
+        "temperature -5%",
+        "temperature is about 5% too low",
+        _on_every_token(_at_temperature(0.95)),
+    ),
     Template("filters dropped", "top-k/top-p/min-p are not applied", _filters_dropped),
-    Template("draft leak", "drafts leak into the output unverified", _draft_leak),
+    Template("draft leak", "drafts leak into the output unverified", _on_drafts(_leaked)),
     Template(
         "point mass as softmax",
         "deterministic drafts are scored by a softmax",
-        _softmaxed_point_mass,
+        _on_deterministic_drafts(lambda rows: _verified(rows.other, rows.p, rows.q)),
     ),
 )
