@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fairdraft.models.masks import AttentionKind, additive_mask, aligned_mask
+from fairdraft.models.masks import AlignedMasks, AttentionKind, additive_mask
 
 LENGTH = 24
 POSITIONS = [[0, 1, 2], [5, 6, 7], [21, 22, 23]]
@@ -38,9 +38,11 @@ def test_a_query_attends_what_its_layer_reaches(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("start", "width"), [(0, 1), (0, 5), (7, 1), (7, 5), (19, 5), (23, 1)])
+@pytest.mark.parametrize(
+    ("start", "width"), [(0, 1), (0, 5), (7, 1), (7, 5), (19, 5), (23, 1), (3, 20)]
+)
 def test_aligned_rows_have_the_same_mask(start: int, width: int, dtype: torch.dtype) -> None:
     positions = torch.arange(start, start + width)[None]
     expected = additive_mask(positions, LENGTH, AttentionKind("full"), dtype)
-    found = aligned_mask(start, width, LENGTH, dtype, torch.device("cpu"))
+    found = AlignedMasks(LENGTH, dtype, torch.device("cpu")).get(start, width, LENGTH)
     assert torch.equal(found, expected) and found.dtype == dtype

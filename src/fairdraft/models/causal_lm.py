@@ -15,11 +15,13 @@ from transformers import PreTrainedModel
 
 from fairdraft.models.cache import RaggedCache
 from fairdraft.models.direct import DirectLlama
-from fairdraft.models.masks import AttentionKind, additive_mask, aligned_mask
+from fairdraft.models.masks import AlignedMasks, AttentionKind, additive_mask
 
 __all__ = ["CausalLM"]
 
 _PREFILL_TOKENS = 2048
+# up to here a list is searched faster than a tensor
+_FEW_TOKENS = 64
 
 
 class CausalLM:
@@ -78,6 +80,8 @@ class CausalLM:
         # renamed in 5.24, where the old name warns
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self._keeps_logits = "logits_to_keep" in parameters
+        self._positions = torch.arange(max_model_len, device=self.device)[None]
+        self._aligned_masks = AlignedMasks(max_model_len, self.dtype, self.device)
 
     @property
     def num_parameters(self) -> int:
@@ -102,7 +106,6 @@ class CausalLM:
         """
         return RaggedCache(self.max_model_len, num_rows, min(length, self.max_model_len))
 
-    @torch.inference_mode()
     def forward(
         self,
         token_ids: Tensor,
@@ -142,6 +145,18 @@ class CausalLM:
             ValueError: If shapes disagree, an id is outside the model's embedding, or a position
                 would reach `max_model_len`.
         """
+        if not torch.is_inference_mode_enabled():
+            with torch.inference_mode():
+                return self.forward(
+                    token_ids,
+                    start,
+                    cache,
+                    num_tokens=num_tokens,
+                    first_row=first_row,
+                    last_only=last_only,
+                    hidden_states=hidden_states,
+                    logits_dtype=logits_dtype,
+                )
         starts, counts = self._check_block(token_ids, start, num_tokens)
         num_rows, width = token_ids.shape
         ids = self._pad_with_zeros(token_ids, counts)
@@ -157,7 +172,7 @@ class CausalLM:
                 positions,
                 mask,
                 cache,
-                last=None if last is None else torch.tensor(last),
+                last=last,
                 keep_hidden_states=hidden_states,
             )
         self.num_forwards += 1
@@ -166,7 +181,7 @@ class CausalLM:
         self.num_padded_tokens += num_rows * width - num_real
         if last_only:
             logits = logits[:, -1]
-        if logits_dtype is not None:
+        if logits_dtype is not None and logits.dtype is not logits_dtype:
             logits = logits.to(logits_dtype)
         return (logits, states) if hidden_states else logits
 
@@ -251,7 +266,11 @@ class CausalLM:
         if counts is not None:
             real = torch.arange(token_ids.shape[1]) < torch.tensor(counts)[:, None]
             token_ids = token_ids.masked_fill(~real.to(token_ids.device), 0)
-        lowest, highest = (bound.item() for bound in token_ids.aminmax())
+        if token_ids.is_cpu and token_ids.numel() <= _FEW_TOKENS:
+            few = token_ids.flatten().tolist()
+            lowest, highest = min(few), max(few)
+        else:
+            lowest, highest = (bound.item() for bound in token_ids.aminmax())
         if lowest < 0 or highest >= self._num_ids:
             bad = lowest if lowest < 0 else highest
             raise ValueError(
@@ -265,10 +284,21 @@ class CausalLM:
     ) -> tuple[Tensor, Any]:
         first, last = min(starts), max(starts)
         limit = self.max_model_len
-        if first == last:
-            positions = torch.arange(first, first + width)[None]
-        else:
-            positions = torch.tensor(starts)[:, None] + torch.arange(width)
+        if first == last and first + width <= limit:
+            positions = self._positions[:, first : first + width]
+            slots = positions if len(starts) == 1 else positions.expand(len(starts), -1)
+            length = cache.begin(slots, first_row, first + width)
+            aligned = None
+            masks = {}
+            for layer_type, kind in self.kinds.items():
+                if kind.name != "full":
+                    masks[layer_type] = additive_mask(positions, length, kind, self.dtype)
+                    continue
+                if aligned is None:
+                    aligned = self._aligned_masks.get(first, width, length)
+                masks[layer_type] = aligned
+            return positions, masks if len(masks) > 1 else next(iter(masks.values()))
+        positions = torch.tensor(starts)[:, None] + torch.arange(width)
         slots = positions
         if last + width > limit:
             # padding past the context: legal positions, and a slot that nobody reads
@@ -276,11 +306,8 @@ class CausalLM:
             positions = positions.clamp(max=limit - 1)
         positions, slots = positions.to(self.device), slots.to(self.device)
         length = cache.begin(slots.expand(len(starts), -1), first_row, min(last + width, limit))
-        is_aligned = first == last and last + width <= limit
         masks = {
-            layer_type: aligned_mask(first, width, length, self.dtype, self.device)
-            if is_aligned and kind.name == "full"
-            else additive_mask(positions, length, kind, self.dtype)
+            layer_type: additive_mask(positions, length, kind, self.dtype)
             for layer_type, kind in self.kinds.items()
         }
         return positions, masks if len(masks) > 1 else next(iter(masks.values()))

@@ -111,7 +111,7 @@ class DirectLlama:
         mask: Tensor,
         cache: RaggedCache,
         *,
-        last: Tensor | None = None,
+        last: Sequence[int] | None = None,
         keep_hidden_states: bool = False,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         """Forwards one block.
@@ -121,7 +121,7 @@ class DirectLlama:
             positions: int64 [B, Q] or [1, Q].
             mask: Additive [B, 1, Q, L] or [1, 1, Q, L].
             cache: After `begin`; its slots are written.
-            last: int64 [B], the one query of each row whose logits are wanted; None for all.
+            last: The one query of each row whose logits are wanted [B]; None for all.
             keep_hidden_states: Whether to return them.
 
         Returns:
@@ -130,20 +130,20 @@ class DirectLlama:
         """
         if self._is_stale():
             self._build()
-        angles = self._rotations(positions)
+        angles = self._rotations(positions, cache.get_seq_length())
         hidden = functional.embedding(token_ids, self._model.model.embed_tokens.weight)
         states = [hidden]
         for index, layer in enumerate(self._layers):
             hidden = self._layer(layer, index, hidden, angles, mask, cache)
             states.append(hidden)
         if last is not None and not keep_hidden_states:
-            hidden = hidden[torch.arange(len(last)), last][:, None]
+            hidden = _take_last(hidden, last)
         hidden = functional.rms_norm(hidden, self._norm.shape, self._norm, self._epsilon)
         if not keep_hidden_states:
             return self._head(hidden), None
         states[-1] = hidden
         if last is not None:
-            hidden = hidden[torch.arange(len(last)), last][:, None]
+            hidden = _take_last(hidden, last)
         return self._head(hidden), tuple(states)
 
     def _layer(
@@ -175,8 +175,7 @@ class DirectLlama:
         return hidden + layer.down(self._act(gate) * up)
 
     # cos and signed sin of every position so far: x cos + roll(x) sin rotates the two halves
-    def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        needed = int(positions[:, -1].max()) + 1
+    def _rotations(self, positions: Tensor, needed: int) -> tuple[Tensor, Tensor]:
         if needed > len(self._angles):
             size = min(max(needed, 2 * len(self._angles), 256), self._max_model_len)
             rotary: Any = self._model.model.rotary_emb
@@ -188,6 +187,12 @@ class DirectLlama:
 
 
 _PARTS = {nn.Linear, nn.Embedding, LlamaRMSNorm}
+
+
+def _take_last(hidden: Tensor, last: Sequence[int]) -> Tensor:
+    if min(last) == hidden.shape[1] - 1:
+        return hidden[:, -1:]
+    return hidden[torch.arange(len(last)), torch.tensor(last)][:, None]
 
 
 def _has_weights(module: nn.Module) -> bool:

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["AttentionKind", "additive_mask", "aligned_mask"]
+__all__ = ["AlignedMasks", "AttentionKind", "additive_mask"]
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,40 @@ def additive_mask(
     return mask.masked_fill_(allowed, 0.0)
 
 
-def aligned_mask(
-    start: int, width: int, length: int, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """Masks rows that all begin at one position, under full attention, in half the operations.
+class AlignedMasks:
+    """Masks of rows that all begin at one position, under full attention: windows of one table.
 
     Args:
-        start: Position of every row's first query.
-        width: Number of queries Q.
-        length: Number of slots L that the attention reads.
+        max_length: Context limit; positions stay below it.
         dtype: The model's dtype.
-        device: Where the mask goes.
-
-    Returns:
-        [1, 1, Q, L], what `additive_mask` makes of these positions.
+        device: Where the masks go.
     """
-    lowest = torch.finfo(dtype).min
-    mask = torch.full((1, 1, width, length), lowest, dtype=dtype, device=device)
-    return mask.triu_(start + 1)
+
+    # rows of the table, and the longest context whose table is worth its memory
+    _ROWS = 16
+    _MAX_LENGTH = 1 << 14
+
+    def __init__(self, max_length: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._last = max_length - 1
+        self._lowest = torch.finfo(dtype).min
+        rows = self._ROWS if max_length <= self._MAX_LENGTH else 0
+        table = torch.full((1, 1, rows, 2 * max_length), self._lowest, dtype=dtype, device=device)
+        self._table = table.triu_(max_length) if rows else table
+
+    def get(self, start: int, width: int, length: int) -> Tensor:
+        """Masks `width` queries from position `start` on.
+
+        Args:
+            start: Position of every row's first query.
+            width: Number of queries Q.
+            length: Number of slots L that the attention reads.
+
+        Returns:
+            [1, 1, Q, L], what `additive_mask` makes of these positions; not to be written to.
+        """
+        if width <= self._table.shape[2]:
+            begin = self._last - start
+            return self._table[:, :, :width, begin : begin + length]
+        shape = (1, 1, width, length)
+        mask = self._table.new_full(shape, self._lowest)
+        return mask.triu_(start + 1)
