@@ -71,7 +71,7 @@ def _in_id_order(
     key = np.where(ids < 0, np.iinfo(np.int64).max, ids)
     if (key[:, 1:] >= key[:, :-1]).all():
         return law(p, q, ids)
-    order = np.argsort(key, axis=1)
+    order = np.argsort(key, axis=1, kind="stable")
     sorted_p, sorted_q, sorted_ids = (np.take_along_axis(x, order, axis=1) for x in (p, q, ids))
     result = np.empty_like(p)
     np.put_along_axis(result, order, law(sorted_p, sorted_q, sorted_ids), axis=1)

@@ -5,10 +5,13 @@ Axes: N tokens, C columns. p is the target's law, q the draft's, r the residual 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 __all__ = [
     "NEVER",
+    "TINY",
     "entry_times",
     "flat_race_law",
     "sort_rows",
@@ -19,6 +22,8 @@ __all__ = [
 
 #: stands for the entry time of whoever never enters; far enough, and its reciprocal is normal
 NEVER = 1e200
+#: what a sum must exceed to be divided by
+TINY = 1e-280
 
 
 def with_replacements(p: np.ndarray, q: np.ndarray, replacement: np.ndarray) -> np.ndarray:
@@ -27,9 +32,10 @@ def with_replacements(p: np.ndarray, q: np.ndarray, replacement: np.ndarray) -> 
     Where it is empty, nothing is rejected and p = q up to rounding.
     """
     law = np.minimum(p, q)
+    rejected = (p - law).sum(axis=1, keepdims=True)
     total = replacement.sum(axis=1, keepdims=True)
-    rejected = 1.0 - law.sum(axis=1, keepdims=True)
-    law += replacement * (rejected / np.where(total > 0, total, np.inf))
+    # a subnormal total has no usable inverse
+    law += replacement * (rejected / np.where(total > TINY, total, np.inf))
     return law
 
 
@@ -37,10 +43,10 @@ def with_residual(kept: np.ndarray, p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Adds the residual, or p where that is empty, with the chance that nothing was kept."""
     rest = np.maximum(p - q, 0.0)
     total = rest.sum(axis=1, keepdims=True)
-    is_empty = total[:, 0] <= 0
+    is_empty = total[:, 0] <= TINY
     if is_empty.any():
         rest[is_empty], total[is_empty] = p[is_empty], 1.0
-    rest *= (1.0 - kept.sum(axis=1, keepdims=True)) / total
+    rest *= np.maximum(1.0 - kept.sum(axis=1, keepdims=True), 0.0) / total
     rest += kept
     return rest
 
@@ -51,9 +57,9 @@ def entry_times(rate: np.ndarray, head_start: np.ndarray) -> np.ndarray:
         return np.fmin(head_start / rate, NEVER)
 
 
-def sort_rows(key: np.ndarray) -> np.ndarray:
+def sort_rows(key: np.ndarray, kind: Literal["quicksort", "stable"] = "quicksort") -> np.ndarray:
     """Places of the sorted entries of each row, as indices into the flattened array."""
-    order = np.argsort(key, axis=1)
+    order = np.argsort(key, axis=1, kind=kind)
     order += np.arange(len(key))[:, None] * key.shape[1]
     return order
 

@@ -31,10 +31,11 @@ def inverse_cdf_law(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     edge /= np.where(edge[:, -1:] > 0, edge[:, -1:], 1.0)
     begin = np.zeros_like(q)
     q[:, :-1].cumsum(axis=1, out=begin[:, 1:])
-    # one search for all rows: row i lies in 2 i .. 2 i + 1
-    row = 2.0 * np.arange(len(p))[:, None]
-    at = np.searchsorted((begin + row).ravel(), (edge + row).ravel(), side="right") - 1
-    at = at.reshape(p.shape)
+    # merging two sorted runs: an edge lies behind its own number of edges and of beginnings
+    merged = np.argsort(np.concatenate([begin, edge], axis=1), axis=1, kind="stable")
+    behind = np.nonzero(merged >= p.shape[1])[1].reshape(p.shape)
+    row = np.arange(len(p))[:, None] * p.shape[1]
+    at = behind - np.arange(p.shape[1]) - 1 + row
     lost = np.maximum(q - p, 0.0)
     before = lost.cumsum(axis=1) - lost
     with np.errstate(divide="ignore", invalid="ignore"):

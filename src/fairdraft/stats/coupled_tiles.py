@@ -1,8 +1,7 @@
 """The law of drafts and replacements that share both levels of a two-level race.
 
-Axes: N tokens, C columns, K tiles, M columns of tiles that both reject and replace. p is the
-target's law, q the draft's, r the residual max(p - q, 0). Derivation: docs/derivation.md, "Laws of
-the coupled samplers".
+Axes: N tokens, C columns, K tiles. p is the target's law, q the draft's, r the residual
+max(p - q, 0). Derivation: docs/derivation.md, "Laws of the coupled samplers".
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fairdraft.stats.coupled_flat import (
+    TINY,
     entry_times,
     from_here,
     sort_rows,
@@ -57,24 +57,26 @@ def tiled_race_law(p: np.ndarray, q: np.ndarray, tile: np.ndarray) -> np.ndarray
         float64 [N, C], rows sum to 1; p where nothing is rejected.
     """
     num_tiles = int(tile.max(initial=0)) + 1
-    tile = tile + np.arange(len(p))[:, None] * num_tiles
+    place = tile + np.arange(len(p))[:, None] * num_tiles
 
     def tile_sum(x: np.ndarray) -> np.ndarray:
-        sums = np.bincount(tile.ravel(), x.ravel(), minlength=len(p) * num_tiles)
+        sums = np.bincount(place.ravel(), x.ravel(), minlength=len(p) * num_tiles)
         return sums.reshape(len(p), num_tiles)
 
     gain = p - q
     rest = np.maximum(gain, 0.0)
     weight, start = tile_sum(rest), tile_sum(q)
     other, same = _tile_chances(weight, start, tile_sum(rest - gain))
-    replacement = rest * (other / np.where(weight > 0, weight, np.inf)).take(tile)
-    both = np.flatnonzero(((same > 0) & (weight > 0)).take(tile))
-    if len(both):
-        place = tile.take(both)
-        rate = rest.take(both) / weight.take(place)
-        won = _inside(rate, q.take(both) / start.take(place), place)
-        replacement.ravel()[both] += won * same.take(place)
+    rate = rest * _inverse(weight).take(place)
+    inside = _inside(rate, q * _inverse(start).take(place), tile)
+    replacement = rate * other.take(place)
+    replacement += inside * (same * _inverse(tile_sum(inside))).take(place)
     return with_replacements(p, q, replacement)
+
+
+def _inverse(x: np.ndarray) -> np.ndarray:
+    """1 / x, and 0 where x is 0 or nearly so."""
+    return 1.0 / np.where(x > TINY, x, np.inf)
 
 
 def _tile_chances(
@@ -91,7 +93,8 @@ def _tile_chances(
         float64 [N, K] twice; their sums add up to that of `lost`.
     """
     entry = entry_times(weight, start)
-    order = sort_rows(entry)
+    # stable, so that a row's bits do not depend on how many tiles other rows have
+    order = sort_rows(entry, kind="stable")
     entry, rate, lose = entry.take(order), weight.take(order), lost.take(order)
     survive = survival(entry, rate.cumsum(axis=1), start.take(order).cumsum(axis=1))
     wins = wins_by_rate(entry, survive)
@@ -103,35 +106,40 @@ def _tile_chances(
     return other, same
 
 
-def _inside(rate: np.ndarray, start: np.ndarray, place: np.ndarray) -> np.ndarray:
+def _inside(rate: np.ndarray, start: np.ndarray, tile: np.ndarray) -> np.ndarray:
     """Who wins inside each tile if it drew the draft: the flat race, tile by tile.
 
     Args:
-        rate: float64 [M], the residual, normalized in each tile.
-        start: float64 [M], the draft's law, normalized in each tile.
-        place: int64 [M], which tile of all rows, ascending.
+        rate: float64 [N, C], the residual, normalized in each tile.
+        start: float64 [N, C], the draft's law, normalized in each tile.
+        tile: int64 [N, C], nondecreasing along a row.
 
     Returns:
-        float64 [M], sums to 1 in each tile.
+        float64 [N, C], normalized in each tile that can reject a draft, up to rounding.
     """
-    order = np.lexsort((entry_times(rate, start), place))
-    rate, start = rate[order], start[order]
+    # one sort a row, by tile and then by entry b, as b / (1 + b): who never enters comes last, and
+    # entries too near for 53 bits to part can change places
+    with np.errstate(divide="ignore", invalid="ignore"):
+        order = sort_rows(2.0 * tile + np.where(rate > 0, start / (start + rate), 1.0))
+    rate, start = rate.take(order), start.take(order)
     entry = entry_times(rate, start)
-    begins = np.flatnonzero(np.diff(place, prepend=-1))
-    sizes = np.diff(begins, append=len(place))
+    width = tile.shape[1]
+    is_first = np.ones(tile.shape, np.bool_)
+    np.not_equal(tile[:, 1:], tile[:, :-1], out=is_first[:, 1:])
+    begins = np.flatnonzero(is_first)
+    sizes = np.diff(begins, append=is_first.size)
 
     def sum_in_tile(x: np.ndarray) -> np.ndarray:
-        total = x.cumsum()
-        return total - np.repeat(total[begins] - x[begins], sizes)
+        total = x.cumsum(axis=1)
+        total -= np.repeat((total - x).take(begins), sizes).reshape(-1, width)
+        return total
 
     survive = survival(entry, np.maximum(sum_in_tile(rate), rate), sum_in_tile(start))
     wins = wins_by_rate(entry, survive)
     # nothing follows the last of a tile, who never enters: his draft was rejected
-    wins[begins[1:] - 1] = 0.0
-    after = sum_in_tile(wins)
-    after = np.repeat(after[begins + sizes - 1], sizes) - after + wins
-    rate *= np.maximum(after, 0.0)
-    total = np.add.reduceat(rate, begins)
+    wins.ravel()[begins[1:] - 1] = 0.0
+    before = sum_in_tile(wins)
+    after = np.repeat(before.take(begins + sizes - 1), sizes).reshape(-1, width) - before + wins
     won = np.empty_like(rate)
-    won[order] = rate / np.repeat(np.where(total > 0, total, np.inf), sizes)
+    won.ravel()[order] = rate * np.maximum(after, 0.0)
     return won

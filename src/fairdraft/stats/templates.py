@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairdraft.stats.coupled import shared_noise_law, shared_test_law
-from fairdraft.stats.coupled_flat import with_residual
+from fairdraft.stats.coupled_flat import with_replacements, with_residual
 from fairdraft.stats.tokens import REST, ScoredTokens
 
 __all__ = ["TEMPLATES", "Law", "Template"]
@@ -198,13 +198,11 @@ def _shared_test(tokens: ScoredTokens, sampler: str) -> np.ndarray | None:
 
 
 def _replaced_from_p(rows: _Rows) -> np.ndarray:
-    kept = np.minimum(rows.p, rows.q)
-    return kept + (1.0 - kept.sum(axis=1, keepdims=True)) * rows.p
+    return with_replacements(rows.p, rows.q, rows.p)
 
 
 def _replaced_from_q(rows: _Rows) -> np.ndarray:
-    kept = np.minimum(rows.p, rows.q)
-    return kept + (1.0 - kept.sum(axis=1, keepdims=True)) * rows.q
+    return with_replacements(rows.p, rows.q, rows.q)
 
 
 def _replaced_by_another(rows: _Rows) -> np.ndarray:
