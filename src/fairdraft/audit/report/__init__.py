@@ -1,5 +1,6 @@
 """The report of an audit: a document, one HTML page, and tables for the terminal."""
 
+from fairdraft.audit.report.build import build_report
 from fairdraft.audit.report.document import (
     SCHEMA,
     AgreementEntry,
@@ -24,4 +25,5 @@ __all__ = [
     "SubjectEntry",
     "TemplateEntry",
     "VerdictEntry",
+    "build_report",
 ]

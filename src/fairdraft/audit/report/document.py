@@ -9,16 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fairdraft.audit.report.codec import LogEvidence, decode, encode
+from fairdraft.stats.verdict import EXIT_CODES
 
 SCHEMA = "fairdraft/audit/1"
 REQUIRED_SETTINGS = ("eps", "alpha", "delta", "eps0")
-EXIT_CODES = {
-    "PASS": 0,
-    "FAIL": 1,
-    "BIASED_WITHIN_TOLERANCE": 0,
-    "INCONCLUSIVE": 3,
-    "INVALID": 4,
-}
+_STATES = {str(state): code for state, code in EXIT_CODES.items()}
 
 
 @dataclass(frozen=True)
@@ -42,13 +37,12 @@ class VerdictEntry:
     exit_code: int
 
     def __post_init__(self) -> None:
-        if self.state not in EXIT_CODES:
-            names = ", ".join(EXIT_CODES)
-            raise ValueError(f"verdict.state is {self.state!r}, not one of {names}")
-        if self.exit_code != EXIT_CODES[self.state]:
+        if self.state not in _STATES:
+            raise ValueError(f"verdict.state is {self.state!r}, not one of {', '.join(_STATES)}")
+        if self.exit_code != _STATES[self.state]:
             raise ValueError(
                 f"verdict.exit_code is {self.exit_code}, but {self.state} ends with "
-                f"{EXIT_CODES[self.state]}"
+                f"{_STATES[self.state]}"
             )
 
 
@@ -79,7 +73,7 @@ class FamilyEntry:
         expected: Sum of the target's probabilities of each cell.
         tv: Total variation between the two as shares; None where nothing was counted, as below.
         floor: What a right sampler shows with as many tokens.
-        tv_debiased: tv - floor, at least 0; for display.
+        tv_debiased: tv with the floor taken out, at least 0; for display.
         lower: Lower confidence bound of the averaged total variation.
         upper: Upper confidence bound.
         log10_e: Evidence of this family alone.
@@ -120,12 +114,14 @@ class TemplateEntry:
         title: What the bug is, a clause.
         num_tokens: Tokens on which its law differs from the target's.
         log10_e: Evidence of this bug's law against the target's.
+        is_localized: Named by the e-BH procedure at the end of the run.
     """
 
     name: str
     title: str
     num_tokens: int
     log10_e: LogEvidence
+    is_localized: bool
 
 
 @dataclass(frozen=True)
@@ -216,6 +212,8 @@ class Report:
         agreement: Cross-request agreement by lag.
         heat: q/p octile by slot; None where the draft's law is unknown.
         notes: Sentences about what happened in the run.
+        coverage: Sentences on what was tested and what was not.
+        num_impossible: Tokens to which the target gave probability 0.
         environment: Versions and the machine.
         command: What ran it, if a command did.
         schema: Of the document.
@@ -239,6 +237,8 @@ class Report:
     agreement: tuple[AgreementEntry, ...]
     heat: Heat | None
     notes: tuple[str, ...]
+    coverage: tuple[str, ...] = ()
+    num_impossible: int = 0
     environment: dict[str, str] = field(default_factory=dict)
     command: str | None = None
     schema: str = SCHEMA
@@ -305,7 +305,10 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     target = Path(path)
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        beside.write_text(text, encoding="utf-8")
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(beside, target)
     except BaseException:
         beside.unlink(missing_ok=True)

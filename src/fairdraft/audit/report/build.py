@@ -1,0 +1,128 @@
+"""From what an audit knows at its end to the document."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import fairdraft
+from fairdraft.audit.report.document import (
+    AgreementEntry,
+    FamilyEntry,
+    Heat,
+    PositionEntry,
+    Report,
+    SlotEntry,
+    SubjectEntry,
+    TemplateEntry,
+    VerdictEntry,
+)
+from fairdraft.audit.subject import SubjectInfo
+from fairdraft.stats.summary import EvidenceSummary
+from fairdraft.stats.verdict import Verdict
+
+LIBRARIES = ("torch", "transformers", "numpy", "numba")
+
+
+def build_report(
+    summary: EvidenceSummary,
+    verdict: Verdict,
+    info: SubjectInfo,
+    settings: Mapping[str, Any],
+    *,
+    seconds: float,
+    notes: Sequence[str] = (),
+    command: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Report:
+    """Builds the report of an audit.
+
+    Args:
+        summary: Of its evidence.
+        verdict: The evidence's own, or one that was reached without statistics.
+        info: Of the subject.
+        settings: JSON values; eps, alpha, delta and eps0 at least.
+        seconds: Time spent, over all sittings.
+        notes: Sentences about what happened, each once.
+        command: What ran it, if a command did.
+        environment: Versions and the machine; None: those of this process.
+
+    Raises:
+        ValueError: If a setting is missing.
+    """
+    return Report(
+        version=fairdraft.__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        verdict=_verdict_entry(verdict, summary),
+        subject=_subject_entry(info),
+        settings=dict(settings),
+        num_tokens=summary.num_tokens,
+        num_texts=summary.num_texts,
+        num_impossible=summary.num_impossible,
+        seconds=float(seconds),
+        log10_e=summary.log10_e,
+        sup_log10_e=summary.sup_log10_e,
+        curve=tuple(summary.curve),
+        families=tuple(FamilyEntry(**asdict(family)) for family in summary.families),
+        templates=tuple(TemplateEntry(**asdict(template)) for template in summary.templates),
+        slots=tuple(SlotEntry(**asdict(slot)) for slot in summary.slots),
+        positions=tuple(PositionEntry(**asdict(entry)) for entry in summary.positions),
+        agreement=tuple(AgreementEntry(**asdict(entry)) for entry in summary.agreement),
+        heat=None if summary.heat is None else Heat(**asdict(summary.heat)),
+        coverage=tuple(summary.coverage),
+        notes=tuple(dict.fromkeys(notes)),
+        environment=dict(describe_environment() if environment is None else environment),
+        command=command,
+    )
+
+
+def describe_environment() -> dict[str, str]:
+    """Versions and the machine of this process; nothing is imported for it."""
+    found = {"fairdraft": fairdraft.__version__, "python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    found["machine"] = f"{platform.system()} {platform.machine()}, {_processors()}"
+    return found
+
+
+def _processors() -> str:
+    if sys.platform == "linux":
+        number = len(os.sched_getaffinity(0))
+    else:
+        number = os.cpu_count() or 1
+    return f"{number} processors"
+
+
+def _verdict_entry(verdict: Verdict, summary: EvidenceSummary) -> VerdictEntry:
+    # coverage has a place of its own in the document
+    reasons = tuple(reason for reason in verdict.reasons if reason not in summary.coverage)
+    return VerdictEntry(
+        state=str(verdict.state),
+        sentence=verdict.sentence,
+        diagnosis=verdict.diagnosis,
+        reasons=reasons,
+        needed_tokens=verdict.needed_tokens,
+        exit_code=verdict.exit_code,
+    )
+
+
+def _subject_entry(info: SubjectInfo) -> SubjectEntry:
+    return SubjectEntry(
+        kind=info.kind,
+        name=info.name,
+        parameters=dict(info.parameters),
+        scoring=info.scoring,
+        is_speculative=info.is_speculative,
+        sampler=info.sampler,
+        rule=info.rule,
+        duplicates_declared=info.duplicates_declared,
+    )
