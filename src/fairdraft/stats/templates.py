@@ -94,30 +94,37 @@ def _bet(
 
 def _is_sampled(tokens: ScoredTokens) -> np.ndarray:
     """bool [N], whether the draft was drawn from a known law."""
-    if tokens.point_mass is None:
-        return tokens.has_draft
-    return tokens.has_draft & ~tokens.point_mass
+    return tokens.has_draft & ~_is_point_mass(tokens)
 
 
-def _best(tokens: ScoredTokens) -> tuple[np.ndarray, np.ndarray]:
-    """Deterministic drafts that their softmax tells: bool [N] and their columns int64 [N].
+def _best(tokens: ScoredTokens, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The best token of a draft's law: whether it is known, bool [N], and its column, int64 [N].
 
     The column of the largest chance, ties to the lowest id; a rest cell tells nothing.
+
+    Args:
+        tokens: N tokens.
+        rows: bool [N], where it is asked for.
     """
     columns = np.zeros(len(tokens), np.int64)
-    if tokens.point_mass is None or tokens.draft is None:
+    if tokens.draft is None:
         return columns > 0, columns
-    known = tokens.has_draft & tokens.point_mass
+    known = rows & tokens.has_draft
     at = np.flatnonzero(known)
     draft = tokens.draft[at]
-    tied = draft == draft.max(axis=1, keepdims=True, initial=0.0)
     if tokens.ids is None:
-        columns[at] = tied.argmax(axis=1)
+        columns[at] = draft.argmax(axis=1)
         return known, columns
     ids = tokens.ids[at]
+    tied = draft == draft.max(axis=1, keepdims=True, initial=0.0)
     columns[at] = np.where(tied, ids, np.iinfo(np.int64).max).argmin(axis=1)
     known[at] = ids[np.arange(len(at)), columns[at]] != REST
     return known, columns
+
+
+def _is_point_mass(tokens: ScoredTokens) -> np.ndarray:
+    """bool [N], whether the draft was deterministic."""
+    return np.zeros(len(tokens), np.bool_) if tokens.point_mass is None else tokens.point_mass
 
 
 def _one_hot(tokens: ScoredTokens, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -147,7 +154,7 @@ def _on_drafts(law: _RowLaw) -> Law:
     """Sampled drafts, and deterministic ones as point masses where the softmax tells them."""
 
     def emitted(tokens: ScoredTokens, sampler: str) -> np.ndarray | None:
-        known, columns = _best(tokens)
+        known, columns = _best(tokens, _is_point_mass(tokens))
         bets, draft = _is_sampled(tokens) | known, tokens.draft
         if known.any():
             draft = _one_hot(tokens, known, columns)
@@ -168,11 +175,11 @@ def _on_processed_drafts(law: _RowLaw) -> Law:
     return emitted
 
 
-def _on_deterministic_drafts(law: _RowLaw) -> Law:
-    """Deterministic drafts that their softmax q tells; `other` is the point mass."""
+def _on_best_drafts(law: _RowLaw) -> Law:
+    """Drafts whose law q tells the best token; `other` is the point mass on that one."""
 
     def emitted(tokens: ScoredTokens, sampler: str) -> np.ndarray | None:
-        known, columns = _best(tokens)
+        known, columns = _best(tokens, np.ones(len(tokens), np.bool_))
         if not known.any():
             return None
         drawn = _one_hot(tokens, known, columns)
@@ -215,7 +222,13 @@ def _replaced_by_another(rows: _Rows) -> np.ndarray:
 def _swapped_test(rows: _Rows) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         kept = rows.q * np.fmin(rows.q / rows.p, 1.0)
+    # the rule keeps no token that the target excludes
+    kept *= rows.p > 0
     return with_residual(kept, rows.p, rows.q)
+
+
+def _lenient_test(rows: _Rows) -> np.ndarray:
+    return with_residual(np.minimum(2.0 * rows.p, rows.q), rows.p, rows.q)
 
 
 def _verified(drawn: np.ndarray, p: np.ndarray, tested: np.ndarray) -> np.ndarray:
@@ -272,6 +285,11 @@ TEMPLATES: tuple[Template, ...] = (
         "swapped test", "the acceptance test divides q by p", _on_sampled_drafts(_swapped_test)
     ),
     Template(
+        "lenient test",
+        "the acceptance test keeps drafts about twice as often as p / q",
+        _on_sampled_drafts(_lenient_test),
+    ),
+    Template(
         "raw q",
         "the acceptance test reads another q than drafts were drawn from",
         _on_processed_drafts(lambda rows: _verified(rows.q, rows.p, rows.other)),
@@ -293,9 +311,10 @@ TEMPLATES: tuple[Template, ...] = (
     ),
     Template("filters dropped", "top-k/top-p/min-p are not applied", _filters_dropped),
     Template("draft leak", "drafts leak into the output unverified", _on_drafts(_leaked)),
+    Template("no test", "every draft is kept without a test", _on_drafts(lambda rows: rows.q)),
     Template(
         "point mass as softmax",
         "deterministic drafts are scored by a softmax",
-        _on_deterministic_drafts(lambda rows: _verified(rows.other, rows.p, rows.q)),
+        _on_best_drafts(lambda rows: _verified(rows.other, rows.p, rows.q)),
     ),
 )
