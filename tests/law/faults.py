@@ -157,10 +157,9 @@ P_FOR_RESIDUAL = Fault(rules, "residual", lambda original: lambda p, q: p)
 
 
 def _kept_on_empty(original: Callable[..., Any]) -> Callable[..., Any]:
-    def replacement(target: Any, p: Any, q: Any, inputs: Any, address_row: int) -> Any:
-        if rules.residual(p, q).any():
-            return original(target, p, q, inputs, address_row)
-        b, r = divmod(address_row, inputs.target.shape[1])
+    def replacement(inputs: Any, row: Any, residual: Any, b: int, r: int) -> Any:
+        if residual.any():
+            return original(inputs, row, residual, b, r)
         return int(inputs.token_ids[b, r]), 0.0
 
     return replacement

@@ -15,6 +15,7 @@ from fairdraft import ops
 from fairdraft.noise import Trace
 from fairdraft.ops import Verdict
 from fairdraft.ops.dispatch import Impl
+from fairdraft.ops.sample import Method
 from fairdraft.speculators import SharedSampler
 from tests.law.tables import log
 
@@ -35,6 +36,7 @@ class Setup:
         top_k: Filter of the request, 0 for none.
         is_ragged: Trial b drafts b mod (K + 1) tokens.
         is_greedy: Drafts are the draft's best tokens: point masses.
+        method: How every token is drawn.
         impl: Implementation that verifies; drafts are always drawn by the fast one.
         trace: Records every draw, or None.
     """
@@ -46,6 +48,7 @@ class Setup:
     top_k: int = 0
     is_ragged: bool = False
     is_greedy: bool = False
+    method: Method = "race"
     impl: Impl = "cpu"
     trace: Trace | None = None
 
@@ -104,6 +107,7 @@ def run_round(
         sample=sample,
         temperature=setup.temperature,
         point_mass=torch.full((num_trials,), setup.is_greedy),
+        method=setup.method,
         impl=setup.impl,
         trace=setup.trace,
     )
@@ -154,5 +158,6 @@ def _sampler(
         filtered=np.full(shape, setup.top_k > 0),
         num_steps=setup.num_drafts,
         impl="cpu",
+        method=setup.method,
         trace=setup.trace,
     )

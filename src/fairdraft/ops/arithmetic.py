@@ -126,6 +126,12 @@ def row_weights(logits: np.ndarray, c: np.float32) -> RowWeights:
     return RowWeights(weights, tile_max, tile_sum, tile_scale, row_max, total)
 
 
+def flat_weights(logits: np.ndarray, c: np.float32) -> np.ndarray:
+    """Weights float32 [V] relative to a finite maximum of the row, for a flat race."""
+    with np.errstate(over="ignore"):
+        return exp2_weights(logits - logits.max(), c)
+
+
 @dataclass(frozen=True)
 class ScaledWeights:
     """Nonnegative float64 weights scaled to float32 by a power of two per tile, for a race."""
@@ -152,3 +158,11 @@ def scaled_weights(values: np.ndarray) -> ScaledWeights:
     kept = (tile_max > 0) & (distance > SMALLEST_EXPONENT)
     tile_scale = np.where(kept, np.ldexp(1.0, distance.clip(-1022)), 0.0).astype(_f)
     return ScaledWeights(weights, exact_sums(weights), tile_scale)
+
+
+def flat_scaled_weights(values: np.ndarray) -> np.ndarray:
+    """Float64 weights [V], not all 0, times one power of two, as float32 for a flat race."""
+    _, exponent = np.frexp(values.max())
+    with np.errstate(under="ignore"):
+        scaled = np.ldexp(values, -exponent)
+    return np.where(scaled < 2.0**SMALLEST_EXPONENT, 0.0, scaled).astype(_f)

@@ -9,9 +9,14 @@ import numpy as np
 
 from fairdraft.noise.exponential import acceptance
 from fairdraft.ops import rules
-from fairdraft.ops.arithmetic import RowWeights, row_weights, scaled_weights
+from fairdraft.ops.arithmetic import (
+    flat_scaled_weights,
+    flat_weights,
+    row_weights,
+    scaled_weights,
+)
 from fairdraft.ops.chain_inputs import ChainInputs, ChainOutputs
-from fairdraft.ops.race import race
+from fairdraft.ops.race import flat_race, race
 from fairdraft.ops.rows import RowError, row_error
 from fairdraft.ops.sample import greedy
 
@@ -43,8 +48,10 @@ def _greedy_token(inputs: ChainInputs, row: np.ndarray, b: int, r: int) -> tuple
 
 
 def _raced_token(inputs: ChainInputs, row: np.ndarray, b: int, r: int) -> tuple[int, float]:
-    law = row_weights(row, inputs.target_scale[b])
-    return race(law, inputs.final_at, b * inputs.target.shape[1] + r)
+    scale, at_row = inputs.target_scale[b], b * inputs.target.shape[1] + r
+    if inputs.method == "gumbel":
+        return flat_race(flat_weights(row, scale), inputs.final_at, at_row)
+    return race(row_weights(row, scale), inputs.final_at, at_row)
 
 
 def _match(inputs: ChainInputs, outputs: ChainOutputs, b: int, draw) -> None:
@@ -69,8 +76,7 @@ def _ratio(inputs: ChainInputs, outputs: ChainOutputs, b: int) -> None:
         if outputs.error[b]:
             return
         x = inputs.token_ids[b, r]
-        target = row_weights(row, inputs.target_scale[b])
-        p = target.probabilities()[:vocab_size]
+        p = row_weights(row, inputs.target_scale[b]).probabilities()[:vocab_size]
         q = row_weights(inputs.draft[b, r], inputs.draft_scale[b]).probabilities()[:vocab_size]
         p_x, q_x = (float(p[x]), float(q[x])) if 0 <= x < vocab_size else (0.0, 0.0)
         is_forbidden = inputs.is_forbidden[b, r]
@@ -82,7 +88,7 @@ def _ratio(inputs: ChainInputs, outputs: ChainOutputs, b: int) -> None:
             outputs.num_accepted[b] = r + 1
             continue
         test_margin = u * q_x / p_x - 1 if p_x > 0 and not is_forbidden else np.inf
-        token, margin = _replacement(target, p, q, inputs, b * num_rows + r)
+        token, margin = _replacement(inputs, row, rules.residual(p, q), b, r)
         outputs.token_ids[b, r], outputs.margin[b, r] = token, min(test_margin, margin)
         return
     r = inputs.num_drafts[b]
@@ -92,11 +98,15 @@ def _ratio(inputs: ChainInputs, outputs: ChainOutputs, b: int) -> None:
 
 
 def _replacement(
-    target: RowWeights, p: np.ndarray, q: np.ndarray, inputs: ChainInputs, address_row: int
+    inputs: ChainInputs, row: np.ndarray, residual: np.ndarray, b: int, r: int
 ) -> tuple[int, float]:
-    residual = rules.residual(p, q)
-    subject = scaled_weights(residual) if residual.any() else target
-    return race(subject, inputs.final_at, address_row)
+    """A token from the residual, or from p where that is empty."""
+    if not residual.any():
+        return _raced_token(inputs, row, b, r)
+    at_row = b * inputs.target.shape[1] + r
+    if inputs.method == "gumbel":
+        return flat_race(flat_scaled_weights(residual), inputs.final_at, at_row)
+    return race(scaled_weights(residual), inputs.final_at, at_row)
 
 
 def decision_weights_reference(inputs: ChainInputs, accept: np.ndarray, law: np.ndarray) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairdraft import noise
+from fairdraft.ops.sample import Method
 
 
 class ChainInputs(NamedTuple):
@@ -25,6 +26,7 @@ class ChainInputs(NamedTuple):
     is_forbidden: np.ndarray  # bool [B, K]
     accept_at: noise.Address  # [B * K]
     final_at: noise.Address  # [B * (K + 1)]
+    method: Method = "race"
 
 
 class ChainOutputs(NamedTuple):

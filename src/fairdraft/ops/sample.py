@@ -15,7 +15,7 @@ from torch import Tensor
 from fairdraft.noise import Address, Trace
 from fairdraft.noise.trace import digest
 from fairdraft.ops import rows
-from fairdraft.ops.arithmetic import TILE, exp2_weights, row_weights
+from fairdraft.ops.arithmetic import TILE, flat_weights, row_weights
 from fairdraft.ops.dispatch import Impl, resolve_impl
 from fairdraft.ops.race import flat_race, race
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
@@ -95,8 +95,7 @@ def sample(
     count = len(values)
     if len(address) != count:
         raise ValueError(f"address names {len(address)} draws for {count} rows; give one a row")
-    if method not in ("race", "gumbel"):
-        raise ValueError(f"method = {method!r} is unknown; choose 'race' or 'gumbel'")
+    check_method(method)
     scales = rows.temperature_scales("temperature", temperature, count)
     stats = _empty_stats(count, values.shape[1]) if return_stats else None
     if resolve_impl(impl) == "cpu":
@@ -113,6 +112,12 @@ def sample(
         torch.from_numpy(error),
         None if stats is None else TileStats(*(torch.from_numpy(part) for part in stats)),
     )
+
+
+def check_method(method: Method) -> None:
+    """Refuses a method that is not built."""
+    if method not in ("race", "gumbel"):
+        raise ValueError(f"method = {method!r} is unknown; choose 'race' or 'gumbel'")
 
 
 Stats = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -142,10 +147,7 @@ def sample_reference(
         if scales[b] == 0:
             token_ids[b], margin[b] = greedy(row)
         elif method == "gumbel":
-            c = scales[b]
-            with np.errstate(over="ignore"):
-                weights = exp2_weights(row - row.max(), c)
-            token_ids[b], margin[b] = flat_race(weights, at, b)
+            token_ids[b], margin[b] = flat_race(flat_weights(row, scales[b]), at, b)
         else:
             law = row_weights(row, scales[b])
             token_ids[b], margin[b] = race(law, at, b)

@@ -19,6 +19,7 @@ from fairdraft.ops import chain_trace, rows
 from fairdraft.ops.chain_inputs import ChainInputs, ChainOutputs
 from fairdraft.ops.dispatch import Impl, resolve_impl
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
+from fairdraft.ops.sample import Method, check_method
 from fairdraft.ops.verdict import DecisionWeights, Verdict
 
 Rule = Literal["token"]
@@ -46,6 +47,7 @@ def verify_chain(
     point_mass: Tensor | None = None,
     forbidden: Tensor | None = None,
     rule: Rule = "token",
+    method: Method = "race",
     return_weights: bool = False,
     impl: Impl = "auto",
     trace: Trace | None = None,
@@ -69,6 +71,8 @@ def verify_chain(
         forbidden: bool [B, K], drafts with p = 0 (a grammar, say). A forbidden draft keeps its q,
             is rejected, and rows after it are not read.
         rule: "token" (Leviathan et al. 2023, algorithm 1).
+        method: How tokens are drawn: "race", or "gumbel" (a number for every token); see
+            `ops.sample`. Up to 512 ids both give the same tokens.
         return_weights: Also return the noise-free decision weights (for tests: B (K+1) V float64).
         impl: "auto", "reference" or "cpu"; refused if it cannot run.
         trace: Records every address used with a digest of what was tested or raced.
@@ -101,6 +105,9 @@ def verify_chain(
         (point_mass, forbidden),
         (key, anchor, sample),
     )
+    check_method(method)
+    if method != "race":
+        inputs = inputs._replace(method=method)
     is_cpu = resolve_impl(impl) == "cpu"
     if is_cpu:
         from fairdraft.ops.cpu.verify import verify_cpu as implementation

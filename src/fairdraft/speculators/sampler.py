@@ -12,6 +12,7 @@ from torch import Tensor
 from fairdraft import noise, ops
 from fairdraft.noise import Stream, Trace
 from fairdraft.ops import Impl
+from fairdraft.ops.sample import Method
 
 
 @dataclass
@@ -42,6 +43,7 @@ class SharedSampler:
         filtered: Rows with a filter [B], bool.
         num_steps: Most drafts of any row.
         impl: Implementation of the ops.
+        method: How tokens are drawn; see `ops.sample`.
         trace: Records every draw, or None.
     """
 
@@ -55,6 +57,7 @@ class SharedSampler:
     filtered: np.ndarray
     num_steps: int
     impl: Impl = "auto"
+    method: Method = "race"
     trace: Trace | None = None
 
     def draw(self, logits: Tensor, step: int, rows: np.ndarray, *, greedy: bool = False) -> Drawn:
@@ -85,6 +88,7 @@ class SharedSampler:
             logits,
             at,
             temperature=temperature,
+            method=self.method,
             impl=self.impl,
             trace=self.trace,
         )

@@ -75,3 +75,24 @@ def race_residual(p_law, q_law, residual_tiles, exponent, values, scratch, key, 
     arithmetic.scale_weights(values[:count], exponent[tile], weights)
     token, margin = rows.first(weights, scratch[1], key, counter, tile * TILE, rows.TOKEN_LEVEL)
     return tile * TILE + token, min(tile_margin, margin)
+
+
+@njit
+def race_residual_flat(p_law, q_law, values, scratch, key, counter):
+    """Draws from max(p - q, 0) with a number for every token; (-1, 0.0) if it is empty.
+
+    Scratch: values float64 [TILE], scratch float32 [2, max(V, TILE)].
+    """
+    num_tiles = len(p_law[2][0])
+    top = 0.0
+    for t in range(num_tiles):
+        top = max(top, fill_residual(p_law, q_law, t, values)[1])
+    if top == 0.0:
+        return -1, 0.0
+    exponent = arithmetic.binary_exponent(top)
+    for t in range(num_tiles):
+        count, _ = fill_residual(p_law, q_law, t, values)
+        weights = scratch[0, t * TILE : t * TILE + count]
+        arithmetic.scale_weights(values[:count], exponent, weights)
+    weights = scratch[0, : len(p_law[0])]
+    return rows.first(weights, scratch[1], key, counter, 0, rows.TOKEN_LEVEL)

@@ -133,6 +133,15 @@ def race_flat(row, c, row_max, weights, scores, key, counter):
 
 
 @njit
+def draw(law, is_flat, scratch, key, counter):
+    """Draws a token of a law by either method; scratch is float32 [2, max(V, TILE)] if flat."""
+    if not is_flat:
+        return race(law, scratch, key, counter)
+    row, c, tiles, _ = law
+    return race_flat(row, c, tiles[0].max(), scratch[0, : len(row)], scratch[1], key, counter)
+
+
+@njit
 def greedy(row):
     """The largest logit's id, ties to the lowest, and its lead over the second."""
     best, second, winner = row[0], _MINUS_INF, 0

@@ -13,7 +13,7 @@ from fairdraft.ops.chain_inputs import ChainInputs, ChainOutputs
 from fairdraft.ops.cpu import row as rows
 from fairdraft.ops.cpu.arithmetic import TILE
 from fairdraft.ops.cpu.kernel import kernel
-from fairdraft.ops.cpu.residual import fill_residual, race_residual
+from fairdraft.ops.cpu.residual import fill_residual, race_residual, race_residual_flat
 from fairdraft.ops.rows import RowError
 
 _MINUS_INF = np.float32(-np.inf)
@@ -28,6 +28,7 @@ def verify_cpu(inputs: ChainInputs, outputs: ChainOutputs) -> None:
         (inputs.draft, inputs.draft_scale),
         (inputs.token_ids, inputs.num_drafts, inputs.is_point_mass, inputs.is_forbidden),
         (accept_at.key, accept_at.counter, final_at.key, final_at.counter),
+        inputs.method == "gumbel",
         tuple(outputs),
     )
 
@@ -59,7 +60,7 @@ def _mask_forbidden(inputs: ChainInputs) -> np.ndarray:
 
 
 @njit
-def _workspace(vocab_size):
+def _workspace(vocab_size, is_flat):
     num_tiles = (vocab_size + TILE - 1) // TILE
     tiles = np.empty((8, num_tiles), np.float32)
     return (
@@ -68,19 +69,19 @@ def _workspace(vocab_size):
         (tiles[6], tiles[7]),
         np.empty(num_tiles, np.int64),
         np.empty(TILE, np.float64),
-        np.empty((2, max(num_tiles, TILE)), np.float32),
+        np.empty((2, max(vocab_size if is_flat else num_tiles, TILE)), np.float32),
     )
 
 
 @kernel
-def _verify(targets, proposals, drafts, at, outputs):
+def _verify(targets, proposals, drafts, at, is_flat, outputs):
     target, target_scale = targets
     draft, draft_scale = proposals
     draft_ids, num_drafts, is_point_mass, is_forbidden = drafts
     accept_key, accept_counter, final_key, final_counter = at
     token_ids, num_accepted, margin, error, num_broken = outputs
     count, num_rows, vocab_size = target.shape
-    work = _workspace(vocab_size)
+    work = _workspace(vocab_size, is_flat)
     for b in range(count):
         final = slice(b * num_rows, (b + 1) * num_rows)
         accept = slice(b * (num_rows - 1), (b + 1) * (num_rows - 1))
@@ -89,6 +90,7 @@ def _verify(targets, proposals, drafts, at, outputs):
                 (target[b], target_scale[b]),
                 (draft_ids[b], num_drafts[b]),
                 (final_key[final], final_counter[final]),
+                is_flat,
                 work,
                 (token_ids[b], margin[b]),
             )
@@ -98,13 +100,14 @@ def _verify(targets, proposals, drafts, at, outputs):
                 (draft_ids[b], num_drafts[b], is_forbidden[b]),
                 (accept_key[accept], accept_counter[accept]),
                 (final_key[final], final_counter[final]),
+                is_flat,
                 work,
                 (token_ids[b], margin[b]),
             )
 
 
 @njit
-def _match(logits, drafts, final_at, work, out):
+def _match(logits, drafts, final_at, is_flat, work, out):
     """Sample-and-match for greedy rows and point masses: accepted count and error."""
     target, c = logits
     draft_ids, num_drafts = drafts
@@ -117,14 +120,16 @@ def _match(logits, drafts, final_at, work, out):
         if c == 0:
             token_ids[r], margin[r] = rows.greedy(target[r])
         else:
-            token_ids[r], margin[r] = rows.race(law, scratch, final_at[0][r], final_at[1][r])
+            token_ids[r], margin[r] = rows.draw(
+                law, is_flat, scratch, final_at[0][r], final_at[1][r]
+            )
         if r == num_drafts or token_ids[r] != draft_ids[r]:
             return r, 0
     return num_drafts, 0
 
 
 @njit
-def _ratio(logits, drafts, accept_at, final_at, work, out):
+def _ratio(logits, drafts, accept_at, final_at, is_flat, work, out):
     """The ratio rule: accepted count, error, and how many drafts had q = 0."""
     target, target_scale, draft, draft_scale = logits
     draft_ids, num_drafts, is_forbidden = drafts
@@ -137,7 +142,7 @@ def _ratio(logits, drafts, accept_at, final_at, work, out):
             return r, error, num_broken
         key, counter = final_at[0][r], final_at[1][r]
         if r == num_drafts:
-            token_ids[r], margin[r] = rows.race(p_law, scratch, key, counter)
+            token_ids[r], margin[r] = rows.draw(p_law, is_flat, scratch, key, counter)
             return r, 0, num_broken
         q_law, error = rows.scan(draft[r], draft_scale, q_tiles)
         if error != 0:
@@ -149,11 +154,14 @@ def _ratio(logits, drafts, accept_at, final_at, work, out):
         if p_x > 0 and q_x > 0 and (p_x >= q_x or u * q_x < p_x):
             token_ids[r], margin[r] = draft_ids[r], p_x / (u * q_x) - 1.0
             continue
-        token, lead = race_residual(
-            p_law, q_law, residual_tiles, exponent, values, scratch, key, counter
-        )
+        if is_flat:
+            token, lead = race_residual_flat(p_law, q_law, values, scratch, key, counter)
+        else:
+            token, lead = race_residual(
+                p_law, q_law, residual_tiles, exponent, values, scratch, key, counter
+            )
         if token < 0:
-            token, lead = rows.race(p_law, scratch, key, counter)
+            token, lead = rows.draw(p_law, is_flat, scratch, key, counter)
         if p_x > 0:
             lead = min(lead, u * q_x / p_x - 1.0)
         token_ids[r], margin[r] = token, lead
@@ -172,7 +180,7 @@ def _decide(targets, proposals, drafts, accept, next_law):
     target, target_scale = targets
     draft, draft_scale = proposals
     draft_ids, num_drafts, is_point_mass, is_forbidden = drafts
-    work = _workspace(target.shape[2])
+    work = _workspace(target.shape[2], False)
     for b in range(len(target)):
         for r in range(num_drafts[b] + 1):
             out = next_law[b, r]
