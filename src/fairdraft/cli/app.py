@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import fairdraft
-from fairdraft.cli import generate, info
+from fairdraft.cli import audit, generate, info
 
 app = typer.Typer(
     name="fairdraft",
@@ -19,6 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 generate.register(app)
+audit.register(app)
 info.register(app)
 
 
