@@ -6,7 +6,7 @@ the production path is wrong here too. Axes: N texts in step, K drafts, S states
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from fairdraft import ops
 from fairdraft.noise import Trace
 from fairdraft.ops import PLACEHOLDER_TOKEN_ID, Impl
+from fairdraft.ops.sample import Method
 from fairdraft.speculators import Proposal, SharedSampler
 
 __all__ = ["Decoding", "MarkovPair", "Round", "Rows", "play", "propose", "reference_law", "verify"]
@@ -44,7 +45,7 @@ class Decoding:
     is_greedy: bool = False
     forbids: bool = False
     rule: str = "token"
-    method: str = "race"
+    method: Method = "race"
     impl: Impl = "auto"
 
     @property
@@ -63,7 +64,6 @@ class MarkovPair:
 
     target_logits: np.ndarray
     draft_logits: np.ndarray
-    _tensors: dict[str, torch.Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         target, draft = np.atleast_2d(self.target_logits), np.atleast_2d(self.draft_logits)
@@ -108,22 +108,21 @@ class MarkovPair:
         return torch.from_numpy(self.draft_logits)
 
     def target_law(self, decoding: Decoding, *, filtered: bool = True) -> np.ndarray:
-        """The law that tokens should follow, float64 [V, V] by the last token."""
+        """The law that tokens should follow, float64 [S, V]."""
         return self._law(self.target_logits, decoding, filtered)
 
     def draft_law(self, decoding: Decoding, *, filtered: bool = True) -> np.ndarray:
-        """The law that drafts follow, float64 [V, V] by the last token."""
+        """The law that drafts follow, float64 [S, V]."""
         return self._law(self.draft_logits, decoding, filtered)
 
     def raw_draft_law(self) -> np.ndarray:
-        """The draft's law before temperature and filters, float64 [V, V]."""
+        """The draft's law before temperature and filters, float64 [S, V]."""
         return self._law(self.draft_logits, Decoding(0), False)
 
     def _law(self, table: np.ndarray, decoding: Decoding, filtered: bool) -> np.ndarray:
         d = decoding
         filters = (d.top_k, d.top_p, d.min_p) if filtered else (0, 1.0, 0.0)
-        law = reference_law(table, d.temperature, *filters)
-        return np.ascontiguousarray(np.broadcast_to(law, (self.vocab_size, self.vocab_size)))
+        return reference_law(table, d.temperature, *filters)
 
 
 def reference_law(
@@ -268,6 +267,7 @@ def verify(
         temperature=decoding.temperature,
         point_mass=torch.full((len(rows),), decoding.is_greedy),
         forbidden=proposal.forbidden,
+        method=decoding.method,
         impl=decoding.impl,
         trace=trace,
         **_choices(decoding),
@@ -275,8 +275,7 @@ def verify(
 
 
 def _choices(decoding: Decoding) -> dict[str, Any]:
-    options = {"rule": decoding.rule, "method": decoding.method}
-    return {name: value for name, value in options.items() if value not in ("token", "race")}
+    return {} if decoding.rule == "token" else {"rule": decoding.rule}
 
 
 def _contexts(rows: Rows, drafts: torch.Tensor) -> torch.Tensor:
@@ -292,7 +291,6 @@ def _look_up(table: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
 
 def _sampler(decoding: Decoding, rows: Rows, trace: Trace | None) -> SharedSampler:
     count = len(rows)
-    method = {"method": decoding.method} if decoding.method != "race" else {}
     return SharedSampler(
         key=rows.key,
         sample=rows.sample,
@@ -304,6 +302,6 @@ def _sampler(decoding: Decoding, rows: Rows, trace: Trace | None) -> SharedSampl
         filtered=np.full(count, decoding.is_filtered),
         num_steps=decoding.num_drafts,
         impl=decoding.impl,
+        method=decoding.method,
         trace=trace,
-        **method,
     )

@@ -20,7 +20,7 @@ from fairdraft.noise import Trace
 from fairdraft.ops import RowError
 from fairdraft.stats.tokens import NO_TOKEN, ScoredTokens, Source
 
-__all__ = ["ToySubject"]
+__all__ = ["Texts", "ToySubject"]
 
 #: decided before the first round, so that no position is 0
 PROMPT = (0, 0, 0, 0, 0)
@@ -37,6 +37,7 @@ class ToySubject:
         seed: Of the first request; requests of one turn through the prompts share a seed.
         num_samples: Texts a request: text s is sample s mod n of request s // n.
         prompts: Prompts that requests take in turn.
+        has_plain_keys: A request's key is its seed, unmixed: fast, and for a single prompt only.
         is_ragged: A round that begins at position P of text s wants (P + s) mod (K + 1) drafts.
         texts_per_batch: T.
         name: One line for people.
@@ -48,6 +49,7 @@ class ToySubject:
     seed: int = 0
     num_samples: int = 1
     prompts: tuple[tuple[int, ...], ...] = (PROMPT,)
+    has_plain_keys: bool = False
     is_ragged: bool = False
     texts_per_batch: int = 1024
     name: str = "Markov tables through the ops"
@@ -61,6 +63,11 @@ class ToySubject:
             )
         if not self.prompts or not all(self.prompts):
             raise ValueError(f"prompts = {self.prompts} must hold prompts of at least one token")
+        if self.has_plain_keys and (len(self.prompts) > 1 or self.seed < 0):
+            raise ValueError(
+                f"seed = {self.seed} cannot be the key of {len(self.prompts)} prompts unmixed; "
+                "give one prompt and a seed of at least 0, or leave has_plain_keys off"
+            )
         # now, so that a fault planted later cannot move what it is judged by
         pair, decoding = self.pair, self.decoding
         self._tables["target"] = pair.target_law(decoding)
@@ -84,6 +91,7 @@ class ToySubject:
                 "seed": self.seed,
                 "num_samples": self.num_samples,
                 "prompts": [list(prompt) for prompt in self.prompts],
+                "has_plain_keys": self.has_plain_keys,
                 "is_ragged": self.is_ragged,
             },
             is_speculative=self.decoding.num_drafts > 0,
@@ -106,19 +114,25 @@ class ToySubject:
         return record
 
     def play(self, first: int, num_texts: int, trace: Trace | None = None) -> ScoredTokens:
-        """Decodes texts first .. first + num_texts - 1 in step and scores their tokens.
+        """Decodes texts first .. first + num_texts - 1 and scores their tokens; see `decode`."""
+        return self._scored(
+            np.arange(first, first + num_texts), self.decode(first, num_texts, trace)
+        )
+
+    def decode(self, first: int, num_texts: int, trace: Trace | None = None) -> Texts:
+        """Decodes texts first .. first + num_texts - 1, all in step.
 
         Raises:
             InvalidSubject: If a row could not be sampled.
         """
         text = np.arange(first, first + num_texts)
         key, prompt_length, before = self._requests(text)
-        played = _Played(num_texts, self.length, before)
+        texts = Texts(num_texts, self.length, before)
         while True:
-            rows = np.flatnonzero(played.done < self.length)
+            rows = np.flatnonzero(texts.done < self.length)
             if not len(rows):
-                return self._scored(text, played)
-            done = played.done[rows]
+                return texts
+            done = texts.done[rows]
             want = np.full(len(rows), self.decoding.num_drafts)
             if self.is_ragged:
                 want = (done + text[rows]) % (self.decoding.num_drafts + 1)
@@ -126,37 +140,39 @@ class ToySubject:
                 key=key[rows],
                 sample=text[rows] % self.num_samples,
                 anchor=prompt_length[rows] + done,
-                last=played.last(rows),
+                last=texts.last(rows),
                 num_drafts=want,
             )
             decided = markov.play(self.pair, self.decoding, at, trace)
             if decided.error.any():
                 code = RowError(int(decided.error[decided.error != 0][0]))
                 raise InvalidSubject(f"a row could not be sampled: {code.message}")
-            played.append(rows, decided)
+            texts.append(rows, decided)
 
     def _requests(self, text: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Key and prompt length of each text [T], and the prompt's last two tokens [T, 2]."""
         request, of_text = np.unique(text // self.num_samples, return_inverse=True)
         turn, prompt = np.divmod(request, len(self.prompts))
-        key = np.fromiter(
-            (
-                noise.request_key(self.seed + int(t), self.prompts[p])
-                for t, p in zip(turn, prompt, strict=True)
-            ),
-            np.uint64,
-            len(request),
-        )
+        seeds = turn + self.seed
+        if self.has_plain_keys:
+            key = seeds.astype(np.uint64)
+        else:
+            each = zip(seeds.tolist(), prompt.tolist(), strict=True)
+            mixed = (noise.request_key(seed, self.prompts[p]) for seed, p in each)
+            key = np.fromiter(mixed, np.uint64, len(request))
         length = np.array([len(ids) for ids in self.prompts])
         before = np.array(
             [(ids[-1], ids[-2] if len(ids) > 1 else NO_TOKEN) for ids in self.prompts]
         )
         return key[of_text], length[prompt][of_text], before[prompt][of_text]
 
-    def _scored(self, text: np.ndarray, played: _Played) -> ScoredTokens:
-        columns = {name: part.reshape(-1) for name, part in played.columns(self.length).items()}
+    def _scored(self, text: np.ndarray, texts: Texts) -> ScoredTokens:
+        columns = {name: part.reshape(-1) for name, part in texts.columns().items()}
         context = columns["previous"]
-        laws = {name: table[context] for name, table in self._tables.items()}
+        laws = {
+            name: table[context if len(table) > 1 else np.zeros_like(context)]
+            for name, table in self._tables.items()
+        }
         is_tested = columns["drafted"] >= 0
         laws["draft"][~is_tested] = np.nan
         return ScoredTokens(
@@ -176,8 +192,14 @@ class ToySubject:
         )
 
 
-class _Played:
-    """Texts as they grow [T, L + K]; what sticks out past L is cut at the end."""
+class Texts:
+    """Texts as they grow; what sticks out past L is cut.
+
+    Attributes:
+        done: Tokens of each text so far [T].
+        before: The prompt's last token and the one before that [T, 2].
+        token, slot, source, drafted: As in `ScoredTokens`, [T, L].
+    """
 
     def __init__(self, num_texts: int, length: int, before: np.ndarray) -> None:
         self.done = np.zeros(num_texts, np.int64)
@@ -208,8 +230,9 @@ class _Played:
         self.source[at], self.drafted[at] = source[row, slot], drafts[row, slot]
         self.done[rows] = np.minimum(self.done[rows] + decided.num_accepted + 1, length)
 
-    def columns(self, length: int) -> dict[str, np.ndarray]:
+    def columns(self) -> dict[str, np.ndarray]:
         """Everything that scoring needs, each [T, L]."""
+        length = self.token.shape[1]
         path = np.concatenate([self.before[:, ::-1], self.token], axis=1)
         return {
             "token": self.token,
