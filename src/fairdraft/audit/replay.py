@@ -1,0 +1,200 @@
+"""The replay oracle: rounds decided again at the same addresses, and every token compared.
+
+Two judges, both deterministic. The reference implementation of the ops must give the same tokens
+bit for bit. The formulas of the rule in float64 (`formulas`), which share nothing with the ops
+but the noise, must give them wherever no rounding could have turned the decision.
+
+Axes: B rows of a round, K drafts, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from fairdraft.engine import Observation
+
+__all__ = ["Replay", "Replayable", "Replayer"]
+
+MAX_MISMATCHES = 5
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of replaying.
+
+    Attributes:
+        num_rounds: Rounds replayed, counting one a row of the batch.
+        num_tokens: Emitted tokens compared.
+        num_drafts: Drafts compared.
+        num_ties: Tokens that the float64 formulas leave to rounding.
+        mismatches: The first differences, a sentence each.
+    """
+
+    num_rounds: int
+    num_tokens: int
+    num_drafts: int
+    num_ties: int
+    mismatches: tuple[str, ...]
+
+
+@runtime_checkable
+class Replayable(Protocol):
+    """A subject in this process whose rounds can be decided again."""
+
+    def replay_rounds(self) -> Replay:
+        """Generates some texts and replays a sample of their rounds."""
+        ...
+
+
+@dataclass
+class Replayer:
+    """An observer of the engine that replays some rows of some rounds as they pass.
+
+    Attributes:
+        every: Replays one round in so many.
+        rows_per_round: Most rows of a round.
+        max_rounds: Most rounds to replay, counting one a row.
+    """
+
+    every: int = 3
+    rows_per_round: int = 4
+    max_rounds: int = 96
+    _seen: int = 0
+    _num_rounds: int = 0
+    _num_tokens: int = 0
+    _num_drafts: int = 0
+    _num_ties: int = 0
+    _mismatches: list[str] = field(default_factory=list)
+
+    def __call__(self, seen: Observation) -> None:
+        """Replays this round if it is its turn."""
+        turn, is_other = divmod(self._seen, self.every)
+        self._seen += 1
+        count = min(self.rows_per_round, len(seen.key), self.max_rounds - self._num_rounds)
+        if is_other or count <= 0:
+            return
+        # other rows each time
+        first = turn * self.rows_per_round
+        rows = np.unique((first + np.arange(count)) % len(seen.key))
+        part = _Part(seen, rows)
+        self._compare_drafts(part)
+        self._compare_with_reference(part)
+        self._compare_with_formulas(part)
+        self._num_rounds += len(rows)
+
+    def result(self) -> Replay:
+        """What came of it so far."""
+        return Replay(
+            self._num_rounds,
+            self._num_tokens,
+            self._num_drafts,
+            self._num_ties,
+            tuple(self._mismatches[:MAX_MISMATCHES]),
+        )
+
+    def _compare_drafts(self, part: _Part) -> None:
+        from fairdraft import ops
+        from fairdraft.noise import Stream, address
+
+        if part.draft_logits is None:
+            return
+        for step in range(1, part.draft_ids.shape[1] + 1):
+            at = np.flatnonzero(part.num_drafts >= step)
+            if not len(at):
+                return
+            drawn = ops.sample(
+                part.draft_logits[at, step - 1],
+                address(
+                    Stream.DRAFT,
+                    key=part.key[at],
+                    position=part.anchor[at] + step - 1,
+                    anchor=part.anchor[at],
+                    node=step,
+                    sample=part.sample[at],
+                ),
+                temperature=part.temperature[at],
+                impl="reference",
+            )
+            found = part.draft_ids[at, step - 1]
+            for i, row in enumerate(at.tolist()):
+                expected = int(drawn.token_ids[i])
+                if expected != found[i]:
+                    self._mismatches.append(
+                        f"draft {step} of {part.name(row)} is {int(found[i])}, and the reference "
+                        f"draws {expected} at its address"
+                    )
+            self._num_drafts += len(at)
+
+    def _compare_with_reference(self, part: _Part) -> None:
+        import torch
+
+        from fairdraft import ops
+
+        verdict = ops.verify_chain(
+            part.target_logits,
+            torch.from_numpy(part.draft_ids),
+            part.num_drafts,
+            draft_logits=part.draft_logits,
+            key=part.key,
+            anchor=part.anchor,
+            sample=part.sample,
+            temperature=part.temperature,
+            impl="reference",
+        )
+        expected = verdict.token_ids.numpy()
+        for row, emitted in enumerate(part.num_emitted.tolist()):
+            given = part.token_ids[row, :emitted]
+            again = expected[row, : int(verdict.num_emitted_tokens[row])]
+            if given.tolist() != again.tolist():
+                self._mismatches.append(
+                    f"{part.name(row)} emitted {given.tolist()}, and the reference {again.tolist()}"
+                )
+            self._num_tokens += emitted
+
+    def _compare_with_formulas(self, part: _Part) -> None:
+        from fairdraft.audit.formulas import decide
+
+        for row, emitted in enumerate(part.num_emitted.tolist()):
+            decided = decide(part, row)
+            for slot, given in enumerate(part.token_ids[row, :emitted].tolist()):
+                if given == decided[slot].token_id:
+                    continue
+                if decided[slot].is_clear:
+                    self._mismatches.append(
+                        f"token {slot} of {part.name(row)} is {given}, and the formulas of the "
+                        f"rule give {decided[slot].token_id} with the same noise"
+                    )
+                else:
+                    self._num_ties += 1
+                break
+
+
+class _Part:
+    """Some rows of a round, copied out of the observation; laws are logits before temperature."""
+
+    def __init__(self, seen: Observation, rows: np.ndarray) -> None:
+        import torch
+
+        from fairdraft.audit.dense import dense_logits
+
+        at = torch.from_numpy(rows)
+        self.key = np.ascontiguousarray(seen.key[rows])
+        self.sample = seen.sample[rows]
+        self.anchor = seen.anchor[rows]
+        self.temperature = np.asarray(seen.temperature[rows], np.float64)
+        self.draft_ids = np.ascontiguousarray(seen.draft_token_ids[rows])
+        self.num_drafts = seen.num_draft_tokens[rows]
+        self.token_ids = seen.token_ids[rows]
+        self.num_emitted = seen.num_emitted_tokens[rows]
+        self.target_logits = seen.target_logits[at]
+        laws = dense_logits(seen.draft_logits, seen.target_logits.shape[-1])
+        self.draft_logits = None if laws is None else laws[at]
+
+    def name(self, row: int) -> str:
+        """Which round it was."""
+        key, sample = int(self.key[row]), int(self.sample[row])
+        return f"the round at anchor {int(self.anchor[row])} of key {key:016x}, sample {sample}"
