@@ -306,13 +306,29 @@ def test_a_server_that_vanishes_ends_the_audit_and_keeps_what_came(server: FakeS
         handler.connection.close()
         return True
 
+    calm = first_batches(subject(server), 4)
+    server.requests.clear()
     server.trouble = vanish
-    stream = subject(server).batches()
-    first = next(stream)
-    assert len(first.tokens) == 48
-    with pytest.raises(InvalidSubject, match=r"stopped answering after \d+ texts, which are kept"):
-        for _ in range(4):
-            next(stream)
+    [*whole, last] = list(subject(server).batches())
+    assert any("stopped answering after" in note for note in last.notes)
+    assert last.cursor["next"] == sum(len(batch.tokens) for batch in [*whole, last]) // 12 >= 4
+    for old, new in zip(calm, whole, strict=False):
+        np.testing.assert_array_equal(old.tokens.column, new.tokens.column)
+
+
+def test_a_server_that_is_gone_when_an_audit_goes_on(server: FakeServer) -> None:
+    [before] = first_batches(subject(server))
+    server.trouble = lambda number, handler: handler.answer(500, "gone") is None
+    [last] = list(subject(server).batches(before.cursor))
+    assert last.cursor == before.cursor and not len(last.tokens)
+    assert "stopped answering after 4 texts, which count" in last.notes[0]
+
+
+def test_another_server_when_an_audit_goes_on(server: FakeServer) -> None:
+    [before] = first_batches(subject(server))
+    server.edit = another_fingerprint
+    with pytest.raises(InvalidSubject, match="fingerprint was 'one' and is 'two'"):
+        first_batches(subject(server), 1, before.cursor)
 
 
 def test_errors_of_the_caller_are_not_repeated(server: FakeServer) -> None:

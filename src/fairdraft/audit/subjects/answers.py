@@ -31,8 +31,8 @@ class Identity:
         return None if cursor is None else cls(**cursor["identity"])
 
     def document(self) -> dict[str, Any]:
-        """Its part of a cursor."""
-        return {"identity": asdict(self)}
+        """Its part of a cursor, JSON values."""
+        return asdict(self)
 
 
 class AnswerChecks:

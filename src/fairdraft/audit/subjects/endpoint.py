@@ -11,9 +11,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairdraft.audit.checks import PATIENCE
 from fairdraft.audit.completions import Completion
-from fairdraft.audit.drafting import DraftCounters
+from fairdraft.audit.drafting import DraftWatch
 from fairdraft.audit.openai import EndpointClient, EndpointError, Patience, checked_url
 from fairdraft.audit.prompts import PROMPTS
 from fairdraft.audit.subject import Batch, InvalidSubject, SubjectInfo
@@ -106,6 +105,7 @@ class EndpointSubject:
             takes it as it comes.
         target: A local copy of the model: its laws then replace the returned logprobs.
         draft: A local copy of the draft model: families that need its law are then covered.
+        control: The same model served without speculation; a rescored audit begins there.
         sampler: How the server samples, if known; see `SubjectInfo`.
         api_key: Sent as a bearer token; never recorded.
         patience: How long to wait for answers.
@@ -125,6 +125,7 @@ class EndpointSubject:
         speculative: bool | None = None,
         target: CausalLM | None = None,
         draft: CausalLM | None = None,
+        control: EndpointSubject | None = None,
         sampler: str = "unknown",
         api_key: str | None = None,
         patience: Patience | None = None,
@@ -139,6 +140,7 @@ class EndpointSubject:
         self.request = request or EndpointRequest()
         self.speculative = speculative
         self.rescorer = None if target is None and draft is None else Rescorer(target, draft)
+        self.control = control
         self.sampler = sampler
         self.patience = patience or Patience()
         self.concurrency = concurrency
@@ -177,11 +179,13 @@ class EndpointSubject:
         )
 
     def batches(self, cursor: Any = None) -> Iterator[Batch]:
-        """Yields scored texts without end, `texts_per_batch` at a time.
+        """Yields scored texts, `texts_per_batch` at a time.
+
+        It ends when the server stops answering, with the texts before and a note that says so.
 
         Raises:
-            InvalidSubject: If the server cannot be reached or stops answering, or what it
-                answers cannot be scored.
+            InvalidSubject: If the server cannot be reached at all, or what it answers cannot be
+                scored.
         """
         _check_sampling(dict(self.request.sampling))
         first = 0 if cursor is None else int(cursor["next"])
@@ -193,39 +197,53 @@ class EndpointSubject:
         )
         with client:
             try:
-                yield from self._batches(client, first, Identity.read(cursor))
+                sitting = self._begin(client, first, Identity.read(cursor))
             except EndpointError as error:
-                raise InvalidSubject(_ended(error)) from error
+                if cursor is None:
+                    raise InvalidSubject(f"the endpoint cannot be audited: {_why(error)}") from None
+                yield Batch(score_completions(first, []), cursor, (_ended(first, error),))
+                return
+            yield from sitting
 
-    def _batches(
+    def _begin(
         self, client: EndpointClient, first: int, identity: Identity | None
     ) -> Iterator[Batch]:
         model = self.model or _only_model(client)
         extended, answer = self._probe(client, model, first)
         checks = AnswerChecks(identity)
         probe = checks.read(answer, self.request.num_logprobs)
-        notes = self._first_notes(extended, probe)
-        watch = _DraftWatch(model, self.speculative, client.metrics())
+        watch = DraftWatch(model, self.speculative, client.metrics())
         answers = self._answers(client, model, first, extended)
-        done = first
-        seen: set[str] = set()
-        while True:
+        return self._sitting(client, first, answers, checks, watch, self._about(extended, probe))
+
+    def _sitting(
+        self,
+        client: EndpointClient,
+        first: int,
+        answers: Iterator[Any],
+        checks: AnswerChecks,
+        watch: DraftWatch,
+        notes: list[str],
+    ) -> Iterator[Batch]:
+        error: EndpointError | None = None
+        while error is None:
             completions = []
-            for _ in range(self.texts_per_batch):
-                try:
-                    answer = next(answers)
-                except EndpointError as error:
-                    raise InvalidSubject(_ended(error, done)) from error
-                completions.append(checks.read(answer, self.request.num_logprobs))
-            prompts = [self.request.prompt(done + i) for i in range(len(completions))]
-            tokens = score_completions(done, completions, self.rescorer, prompts)
-            done += len(completions)
-            notes += watch.look(client.metrics(), sum(map(len, completions)))
+            try:
+                while len(completions) < self.texts_per_batch:
+                    completions.append(checks.read(next(answers), self.request.num_logprobs))
+            except EndpointError as caught:
+                error = caught
+            prompts = [self.request.prompt(first + i) for i in range(len(completions))]
+            tokens = score_completions(first, completions, self.rescorer, prompts)
+            first += len(completions)
             notes += [f"some requests were asked again after: {name}" for name in client.troubles]
-            fresh = tuple(note for note in dict.fromkeys(notes) if note not in seen)
-            seen.update(fresh)
+            if error is None:
+                notes += watch.look(client.metrics(), len(tokens))
+            else:
+                notes.append(_ended(first, error))
             assert checks.identity is not None
-            yield Batch(tokens, {"next": done, **checks.identity.document()}, fresh)
+            cursor = {"next": first, "identity": checks.identity.document()}
+            yield Batch(tokens, cursor, tuple(notes))
             notes = []
 
     # one short request, which tells whether the server knows vLLM's fields
@@ -264,7 +282,7 @@ class EndpointSubject:
                 index += 1
             yield waiting.popleft().result()
 
-    def _first_notes(self, extended: bool, probe: Completion) -> list[str]:
+    def _about(self, extended: bool, probe: Completion) -> list[str]:
         notes = []
         if not extended:
             notes.append(
@@ -279,58 +297,6 @@ class EndpointSubject:
                 "that moves mass between tokens by q/p, this verdict says little"
             )
         return notes
-
-
-class _DraftWatch:
-    """Compares what is said about speculation with the server's counters."""
-
-    def __init__(self, model: str, speculative: bool | None, page: str | None) -> None:
-        self.model = model
-        self.speculative = speculative
-        self.before = DraftCounters.parse(page, model)
-        self.num_tokens = 0
-        self.next_note = 1
-
-    def look(self, page: str | None, num_tokens: int) -> list[str]:
-        """Returns sentences about drafts after `num_tokens` more tokens.
-
-        Raises:
-            InvalidSubject: If the counters contradict what was said.
-        """
-        self.num_tokens += num_tokens
-        now = DraftCounters.parse(page, self.model)
-        if now is None and "vllm:" in (page or ""):
-            # without speculation it has the page and no such counter
-            now = DraftCounters(0, 0)
-        if now is None:
-            return [self._unseen(page)]
-        found = now.since(self.before)
-        if self.speculative and not found.drafted and self.num_tokens >= PATIENCE:
-            raise InvalidSubject(
-                f"the server is said to speculate, and drafted nothing in {self.num_tokens:,} "
-                "tokens: turn speculation on, or leave --speculative away to audit plain decoding"
-            )
-        if self.speculative is False and found.drafted:
-            raise InvalidSubject(
-                f"the server is said to decode plainly, and drafted {found.drafted:,} tokens "
-                "meanwhile: turn speculation off, or leave --plain away"
-            )
-        if self.num_tokens < self.next_note:
-            return []
-        self.next_note = 10 ** len(str(self.num_tokens))
-        return [
-            f"by the server's counters, {found.drafted:,} tokens were drafted and "
-            f"{found.accepted:,} accepted while the first {self.num_tokens:,} came"
-        ]
-
-    def _unseen(self, page: str | None) -> str:
-        where = "has no /metrics page" if page is None else "counts no drafts at /metrics"
-        said = {
-            None: "whether it speculates is unknown",
-            True: "that it speculates is the caller's word",
-            False: "that it does not speculate is the caller's word",
-        }
-        return f"the server {where}: {said[self.speculative]}"
 
 
 def _check_sampling(sampling: dict[str, float]) -> None:
@@ -354,16 +320,17 @@ def _only_model(client: EndpointClient) -> str:
     return str(names[0])
 
 
-def _ended(error: EndpointError, done: int | None = None) -> str:
+def _why(error: EndpointError) -> str:
     hints = {
         401: "; set FAIRDRAFT_API_KEY to a key that it takes",
         403: "; set FAIRDRAFT_API_KEY to a key that it takes",
         404: "; the URL should be the one that ends in /v1, and --model one of its models",
     }
-    hint = hints.get(error.status or 0, "")
-    if not done:
-        return f"the endpoint cannot be audited: {error}{hint}"
+    return f"{error}{hints.get(error.status or 0, '')}"
+
+
+def _ended(num_texts: int, error: EndpointError) -> str:
     return (
-        f"the endpoint stopped answering after {done:,} texts, which are kept: {error}{hint}; "
-        "run the same command again to go on from there"
+        f"the endpoint stopped answering after {num_texts:,} texts, which count: {_why(error)}; "
+        "the audit can go on from there"
     )

@@ -23,6 +23,19 @@ __all__ = ["Rescorer", "score_completions"]
 # mean total variation, over listed tokens, past which the local target is another model
 _MOST_DISTANCE = 0.05
 
+_NOTHING = ScoredTokens(
+    column=np.zeros(0, np.int64),
+    target=np.zeros((0, 1)),
+    ids=np.zeros((0, 1), np.int64),
+    draft=None,
+    text=np.zeros(0, np.int64),
+    position=np.zeros(0, np.int64),
+    slot=np.zeros(0, np.int64),
+    source=np.zeros(0, np.int8),
+    drafted=np.zeros(0, np.int64),
+    previous=np.zeros((0, 2), np.int64),
+)
+
 
 class Rescorer:
     """Local copies of the models that a server runs.
@@ -120,6 +133,8 @@ def score_completions(
     before = [completion.prompt_ids if completion.has_ids else None for completion in completions]
     if rescorer is not None:
         before = [rescorer.prompt(*pair) for pair in zip(completions, prompts, strict=True)]
+    if not completions:
+        return _NOTHING
     parts = [listed_law(completion) for completion in completions]
     ids, law, column = (np.concatenate(part) for part in zip(*parts, strict=True))
     lengths = [len(completion) for completion in completions]
