@@ -11,7 +11,7 @@ _TEMPLATES = {
         "Draw the replacement of a rejected draft with random numbers that the draft's own draw "
         "never used."
     ),
-    "shared test": "Give the acceptance test a random number that no draft was drawn with.",
+    "shared test": ("Give the acceptance test a random number that no draft was drawn with."),
     "replaced from p": (
         "Draw the replacement from max(p - q, 0), scaled to sum to 1; drawing from p puts the "
         "rejected draft's share back where it was taken."
@@ -20,6 +20,8 @@ _TEMPLATES = {
     "replaced by another": (
         "Pass q to the verifier: drafts that were sampled are being treated as a fixed guess."
     ),
+    "lenient test": "Accept with probability min(1, p / q): the test keeps more than that.",
+    "no test": "Test every draft: all of them are kept.",
     "swapped test": "Accept with probability min(1, p / q): the two are exchanged.",
     "raw q": (
         "Hand the verifier the q that drafts were drawn from, after temperature and filters."
@@ -34,6 +36,9 @@ _TEMPLATES = {
     "filters dropped": (
         "Look for a path, often the bonus token's or the replacement's, that skips top-k, top-p "
         "or min-p."
+    ),
+    "impossible token": (
+        "Look for a path that skips a filter or a mask: a token of probability 0 must never come."
     ),
     "draft leak": (
         "Look for drafts that are kept without a test: a wrong count of accepted tokens, or a "
@@ -82,7 +87,7 @@ def named_template(report: Report) -> TemplateEntry | None:
     if report.verdict.diagnosis is None:
         return None
     for template in ranked_templates(report):
-        if template.title in report.verdict.diagnosis or template.name in report.verdict.diagnosis:
+        if template.title in report.verdict.diagnosis:
             return template
     return None
 

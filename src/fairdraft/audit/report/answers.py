@@ -12,8 +12,10 @@ from fairdraft.audit.report.wording import (
     chance,
     count,
     distance,
+    grouped,
     odds,
     power_of_ten,
+    sentence,
 )
 
 TITLES = {
@@ -53,6 +55,12 @@ class Answer:
     question: str
     headline: str
     details: tuple[str, ...]
+
+
+def verdict_sentence(report: Report) -> str:
+    """The verdict in words, without its name in front."""
+    verdict = report.verdict
+    return grouped(sentence(verdict.sentence.removeprefix(f"{verdict.state}: ")))
 
 
 def answers(report: Report) -> tuple[Answer, ...]:
@@ -120,11 +128,7 @@ def _what(report: Report) -> Answer:
     if verdict.state == "INVALID":
         return Answer(question, "A run that cannot be judged", verdict.reasons[:2])
     if verdict.diagnosis is not None:
-        template = named_template(report)
-        detail = "Best explanation among the bugs whose exact law was tried."
-        if template is not None:
-            detail = f"Evidence for this bug alone: {power_of_ten(template.log10_e)} : 1."
-        return Answer(question, _sentence(verdict.diagnosis), (detail,))
+        return _diagnosed(report, verdict.diagnosis)
     if verdict.state in ("FAIL", "BIASED_WITHIN_TOLERANCE"):
         found = [f.name for f in report.families if f.is_localized]
         where = "It shows in: " + "; ".join(found) + "." if found else "See the deviations below."
@@ -137,6 +141,16 @@ def _what(report: Report) -> Answer:
     return Answer(question, nothing, (detail,))
 
 
+def _diagnosed(report: Report, diagnosis: str) -> Answer:
+    question, template = "What is it?", named_template(report)
+    if template is None:
+        return Answer(question, "No known bug fits best", (f"It shows in {grouped(diagnosis)}.",))
+    detail = f"Evidence for this bug alone: {power_of_ten(template.log10_e)} : 1."
+    if not template.is_localized:
+        detail = "The likeliest of the known bugs, but not confirmed at level alpha."
+    return Answer(question, sentence(diagnosis).removesuffix("."), (detail,))
+
+
 def _next(report: Report) -> Answer:
     headline = {
         "PASS": "Carry on",
@@ -146,7 +160,3 @@ def _next(report: Report) -> Answer:
         "INVALID": "Remove the cause",
     }[report.verdict.state]
     return Answer("What next?", headline, next_steps(report))
-
-
-def _sentence(clause: str) -> str:
-    return clause[:1].upper() + clause[1:]

@@ -52,7 +52,7 @@ def untested(report: Report) -> tuple[str, ...]:
     if not any(family.num_tokens for family in report.families):
         return ("Everything: no token was judged, so the run says nothing about the decoder.",)
     lines = [
-        f"{family.title}: {_reason(family.name)}."
+        f"{family.name}: {_reason(family.name)}."
         for family in report.families
         if not family.num_tokens
     ]

@@ -9,7 +9,7 @@ from functools import cache
 from html import escape
 from importlib.resources import files
 
-from fairdraft.audit.report.answers import MEANINGS, TITLES, Answer, answers
+from fairdraft.audit.report.answers import MEANINGS, TITLES, Answer, answers, verdict_sentence
 from fairdraft.audit.report.coverage import tested, untested
 from fairdraft.audit.report.document import Report, write_text
 from fairdraft.audit.report.html_tables import (
@@ -19,7 +19,7 @@ from fairdraft.audit.report.html_tables import (
     value_table,
 )
 from fairdraft.audit.report.plots import Plot, draw_plots
-from fairdraft.audit.report.wording import duration, plural
+from fairdraft.audit.report.wording import duration, grouped, plural
 
 # a shape beside the word, so that neither color nor language carries the verdict alone
 _ICONS = {
@@ -103,7 +103,7 @@ def _band(report: Report) -> str:
     return f"""<header class="verdict {_STYLES[state]}"><div class="inner">
 <p class="what">{escape(report.subject.name)}</p>
 <h1>{icon}{TITLES[state]}</h1>
-<p class="sentence">{_prose(report.verdict.sentence)}</p>
+<p class="sentence">{_prose(verdict_sentence(report))}</p>
 </div></header>
 """
 
@@ -204,7 +204,7 @@ def _footer(report: Report) -> str:
 
 
 def _prose(text: str) -> str:
-    return re.sub(r"10\^(-?[\d.]*\d)", r"10<sup>\1</sup>", escape(text))
+    return re.sub(r"10\^(-?[\d.]*\d)", r"10<sup>\1</sup>", escape(grouped(text)))
 
 
 def _heading(text: str) -> str:

@@ -45,9 +45,9 @@ def table(
         + "</tr>\n"
         for style, cells in rows
     )
-    note = f"<caption>{escape(caption)}</caption>" if caption else ""
+    note = f'<p class="note">{escape(caption)}</p>' if caption else ""
     return (
-        f'<div class="scroll"><table>{note}<thead><tr>{head}</tr></thead>\n'
+        f'{note}<div class="scroll"><table><thead><tr>{head}</tr></thead>\n'
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -59,7 +59,7 @@ def family_table(report: Report) -> str:
     rows = [_family_row(family, eps) for family in report.families]
     caption = (
         "Deviation: averaged total variation with the floor (what a right sampler shows) "
-        "subtracted. Named: picked out by the e-BH procedure."
+        "taken out. Named: picked out by the e-BH procedure."
     )
     return table(heads, rows, numbers=(1, 2, 3, 4, 5), caption=caption)
 

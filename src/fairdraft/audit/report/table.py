@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fairdraft.audit.report.answers import TITLES, answers
+from fairdraft.audit.report.answers import TITLES, answers, verdict_sentence
 from fairdraft.audit.report.document import FamilyEntry, Report
 from fairdraft.audit.report.findings import kind_of, ranked_templates, threshold
 from fairdraft.audit.report.wording import count, distance, duration, exponent
@@ -45,7 +45,7 @@ def verdict_line(report: Report) -> Text:
     """Returns the verdict's name on its color, and its sentence."""
     state = report.verdict.state
     badge = Text(f" {TITLES[state]} ", style=VERDICT_STYLES[state])
-    return Text.assemble(badge, " ", report.verdict.sentence)
+    return Text.assemble(badge, " ", verdict_sentence(report))
 
 
 def family_table(report: Report) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 
 def count(number: int) -> str:
@@ -61,6 +62,17 @@ def chance(log10_e: float) -> str:
         digits = 10 ** max(0, int(math.floor(log10_e)) - 1)
         return f"in at most 1 of {count(int(odds // digits) * digits)} runs"
     return f"in at most 1 of {power_of_ten(math.floor(log10_e * 10) / 10)} runs"
+
+
+def grouped(text: str) -> str:
+    """A sentence with thousands separators in its counts of tokens."""
+    return re.sub(r"\b\d{5,}(?= tokens| seen)", lambda found: count(int(found.group())), text)
+
+
+def sentence(clause: str) -> str:
+    """A clause as a sentence: a capital first, a full stop last."""
+    text = clause[:1].upper() + clause[1:]
+    return text if text.endswith((".", "!", "?")) else text + "."
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairdraft.audit.report.document import Report
-from fairdraft.audit.report.plots.canvas import MissingPlotLibrary
+from fairdraft.audit.report.plots.canvas import MissingPlotLibrary, check_plot_library
 from fairdraft.audit.report.plots.evidence import evidence_plot
 from fairdraft.audit.report.plots.forest import forest_plot
 from fairdraft.audit.report.plots.heat import heat_plot
@@ -12,7 +12,7 @@ from fairdraft.audit.report.plots.plot import Plot
 from fairdraft.audit.report.plots.position import position_plot
 from fairdraft.audit.report.plots.rates import acceptance_plot, agreement_plot
 
-__all__ = ["MissingPlotLibrary", "Plot", "draw_plots"]
+__all__ = ["MissingPlotLibrary", "Plot", "check_plot_library", "draw_plots"]
 
 _DRAWERS = (
     evidence_plot,

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,8 +67,24 @@ _SETTINGS: dict[Any, Any] = {
 }
 
 
-class MissingPlotLibrary(ImportError):
-    """matplotlib is not installed."""
+class MissingPlotLibrary(ImportError, ValueError):
+    """matplotlib is not installed; the message says how to get it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the HTML report draws its plots with matplotlib, which is not installed: "
+            "pip install 'fairdraft[audit]'"
+        )
+
+
+def check_plot_library() -> None:
+    """Refuses early, before an audit has run for an hour, what could not be drawn at its end.
+
+    Raises:
+        MissingPlotLibrary: If matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise MissingPlotLibrary
 
 
 class Canvas:
@@ -111,10 +128,7 @@ def canvas(name: str, height: int) -> Iterator[Canvas]:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingPlotLibrary(
-            "the HTML report draws its plots with matplotlib, which is not installed: "
-            "pip install 'fairdraft[audit]'"
-        ) from error
+        raise MissingPlotLibrary from error
     with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": name}):
         figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained")
         yield Canvas(figure.add_subplot(), name)

@@ -41,7 +41,7 @@ def forest_plot(report: Report) -> Plot:
         axes.set_xlim(0.0, limit)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel("total variation, floor subtracted")
+        axes.set_xlabel("total variation, floor taken out")
         axes.locator_params(axis="x", nbins=5)
         axes.tick_params(length=0)
         drawing.legend(_legend(shown))
@@ -61,7 +61,7 @@ def _draw_row(axes, place: int, family: FamilyEntry, kind: str, limit: float) ->
     assert family.lower is not None and family.upper is not None
     color, marker, _ = _KINDS[kind]
     faint = 0.55 if family.is_diagnostic else 1.0
-    title = family.title + (" (diagnostic)" if family.is_diagnostic else "")
+    title = family.name + (" (diagnostic)" if family.is_diagnostic else "")
     axes.text(0.008 * limit, place - 0.06, title, color=INK, va="bottom", fontsize=SMALL, gid=HALO)
     height = place + 0.22
     end = min(family.upper, limit)
@@ -97,6 +97,6 @@ def _reading(rows: list[FamilyEntry], eps: float) -> str:
     return (
         "The point is the measured deviation, the bar its confidence interval, the band what eps "
         f"tolerates. The largest deviation is {distance(largest.tv_debiased)} "
-        f"({largest.title}); the highest upper bound is {distance(widest.upper)} "
-        f"({widest.title}) against eps = {eps:g}."
+        f"({largest.name}); the highest upper bound is {distance(widest.upper)} "
+        f"({widest.name}) against eps = {eps:g}."
     )

@@ -31,7 +31,7 @@ def heat_plot(report: Report) -> Plot:
                 _draw_cell(axes, x, y, cell, widest)
         axes.set_xlim(0, len(heat.octiles))
         axes.set_ylim(len(heat.slots), 0)
-        axes.set_xticks([x + 0.5 for x in range(len(heat.octiles))], heat.octiles)
+        axes.set_xticks([x + 0.5 for x in range(len(heat.octiles))], _short(heat.octiles))
         axes.set_yticks([y + 0.5 for y in range(len(heat.slots))], heat.slots)
         axes.set_xlabel("q/p octile, the last is what the draft prefers")
         axes.set_ylabel("slot")
@@ -40,6 +40,10 @@ def heat_plot(report: Report) -> Plot:
             spine.set_visible(False)
         svg = drawing.svg(TITLE, reading)
     return Plot(NAME, TITLE, reading, svg)
+
+
+def _short(labels: tuple[str, ...]) -> list[str]:
+    return [label.removeprefix("q/p ").removeprefix("octile ") for label in labels]
 
 
 def _draw_cell(axes, x: int, y: int, cell, widest: float) -> None:
@@ -82,7 +86,4 @@ def _reading(known: list) -> str:
     if not outside:
         return lead + found
     worst = max(outside, key=lambda cell: abs(cell.z))
-    return (
-        f"{lead}{found} The furthest is slot {worst.slot}, octile {worst.octile}, "
-        f"at {worst.ratio:.3f}."
-    )
+    return f"{lead}{found} The furthest is slot {worst.slot}, {worst.octile}, at {worst.ratio:.3f}."

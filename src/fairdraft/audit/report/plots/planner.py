@@ -43,7 +43,9 @@ def planner_plot(report: Report) -> Plot:
         axes.axvline(eps, color=MUTED, linewidth=1.0, dashes=(4, 3))
         color, marker = (GOOD, "o") if enough else (BAD, "D")
         axes.plot([eps], [slowest.num_tokens], marker, color=color, markersize=8, label="this run")
-        axes.set_xlim(low, high)
+        axes.set_xlim(0.93 * low, high)
+        heights = [slowest.num_tokens, *(n for _, n in points)]
+        axes.set_ylim(0.55 * min(heights), 1.6 * max(heights))
         ticks = [tick for tick in _TICKS if low <= tick <= high]
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()

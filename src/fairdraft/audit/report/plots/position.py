@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairdraft.audit.report.document import Report
+from fairdraft.audit.report.document import PositionEntry, Report
 from fairdraft.audit.report.plots.canvas import BAD, GOOD, UNSURE, canvas
 from fairdraft.audit.report.plots.plot import Plot
 from fairdraft.audit.report.wording import distance
@@ -21,9 +21,9 @@ def position_plot(report: Report) -> Plot:
     worst = max(rows, key=lambda row: row.lower)
     reading = (
         "A fault that begins at some position, such as a clamped counter near the length limit, "
-        "shows as a step. Few tokens a range make wide bars; the floor is not subtracted here. "
-        f"The highest lower bound is {distance(worst.lower)}, at positions "
-        f"{worst.first} to {worst.last}."
+        "shows as a step. Few tokens in a range make a wide bar; the floor is not taken out here. "
+        f"The highest lower bound is {distance(worst.lower)}, at position "
+        f"{_range(worst, ' to ')}."
     )
     with canvas(NAME, HEIGHT) as drawing:
         axes = drawing.axes
@@ -38,8 +38,8 @@ def position_plot(report: Report) -> Plot:
             axes.plot([place] * 2, [row.lower, row.upper], color=color, linewidth=2.4)
             axes.plot([place], [row.tv], marker, color=color, markersize=6)
         axes.set_xlim(-0.6, len(rows) - 0.4)
-        axes.set_ylim(0.0, 1.08 * max([1.5 * eps, *(row.upper for row in rows)]))
-        names = [f"{r.first}–{r.last}" if r.last > r.first else str(r.first) for r in rows]
+        axes.set_ylim(0.0, _limit(rows, eps))
+        names = [_range(row, "–") for row in rows]
         step = max(1, -(-len(rows) // 6))
         axes.set_xticks(range(0, len(rows), step), names[::step])
         axes.set_xlabel("position in the text")
@@ -50,3 +50,14 @@ def position_plot(report: Report) -> Plot:
         drawing.legend()
         svg = drawing.svg(TITLE, reading)
     return Plot(NAME, TITLE, reading, svg)
+
+
+def _limit(rows: list[PositionEntry], eps: float) -> float:
+    # a range of few tokens must not press all others down
+    uppers = sorted(row.upper for row in rows)
+    points = max(row.tv for row in rows)
+    return max(1.5 * eps, 1.15 * points, min(1.08 * uppers[-1], 2.5 * uppers[len(uppers) // 2]))
+
+
+def _range(row: PositionEntry, to: str) -> str:
+    return f"{row.first}{to}{row.last}" if row.last > row.first else str(row.first)
