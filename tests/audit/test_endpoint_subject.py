@@ -311,7 +311,7 @@ def test_a_server_that_vanishes_ends_the_audit_and_keeps_what_came(server: FakeS
     server.trouble = vanish
     [*whole, last] = list(subject(server).batches())
     assert any("stopped answering after" in note for note in last.notes)
-    assert last.cursor["next"] == sum(len(batch.tokens) for batch in [*whole, last]) // 12 >= 4
+    assert not len(last.tokens) and last.cursor == whole[-1].cursor
     for old, new in zip(calm, whole, strict=False):
         np.testing.assert_array_equal(old.tokens.column, new.tokens.column)
 

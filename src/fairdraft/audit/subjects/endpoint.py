@@ -181,7 +181,8 @@ class EndpointSubject:
     def batches(self, cursor: Any = None) -> Iterator[Batch]:
         """Yields scored texts, `texts_per_batch` at a time.
 
-        It ends when the server stops answering, with the texts before and a note that says so.
+        It ends when the server stops answering, with a note that says so. A batch that is not
+        whole by then does not count: the same requests give it again.
 
         Raises:
             InvalidSubject: If the server cannot be reached at all, or what it answers cannot be
@@ -201,7 +202,7 @@ class EndpointSubject:
             except EndpointError as error:
                 if cursor is None:
                     raise InvalidSubject(f"the endpoint cannot be audited: {_why(error)}") from None
-                yield Batch(score_completions(first, []), cursor, (_ended(first, error),))
+                yield _last_batch(cursor, error)
                 return
             yield from sitting
 
@@ -225,25 +226,22 @@ class EndpointSubject:
         watch: DraftWatch,
         notes: list[str],
     ) -> Iterator[Batch]:
-        error: EndpointError | None = None
-        while error is None:
+        while True:
             completions = []
+            assert checks.identity is not None
+            cursor = {"next": first, "identity": checks.identity.document()}
             try:
-                while len(completions) < self.texts_per_batch:
+                for _ in range(self.texts_per_batch):
                     completions.append(checks.read(next(answers), self.request.num_logprobs))
-            except EndpointError as caught:
-                error = caught
+            except EndpointError as error:
+                yield _last_batch(cursor, error)
+                return
             prompts = [self.request.prompt(first + i) for i in range(len(completions))]
             tokens = score_completions(first, completions, self.rescorer, prompts)
             first += len(completions)
             notes += [f"some requests were asked again after: {name}" for name in client.troubles]
-            if error is None:
-                notes += watch.look(client.metrics(), len(tokens))
-            else:
-                notes.append(_ended(first, error))
-            assert checks.identity is not None
-            cursor = {"next": first, "identity": checks.identity.document()}
-            yield Batch(tokens, cursor, tuple(notes))
+            notes += watch.look(client.metrics(), len(tokens))
+            yield Batch(tokens, {**cursor, "next": first}, tuple(notes))
             notes = []
 
     # one short request, which tells whether the server knows vLLM's fields
@@ -329,8 +327,10 @@ def _why(error: EndpointError) -> str:
     return f"{error}{hints.get(error.status or 0, '')}"
 
 
-def _ended(num_texts: int, error: EndpointError) -> str:
-    return (
-        f"the endpoint stopped answering after {num_texts:,} texts, which count: {_why(error)}; "
-        "the audit can go on from there"
+# no token: had the last whole batch decided anything, the audit would have ended with it
+def _last_batch(cursor: dict[str, Any], error: EndpointError) -> Batch:
+    note = (
+        f"the endpoint stopped answering after {cursor['next']:,} texts, which count: "
+        f"{_why(error)}; the audit can go on from there"
     )
+    return Batch(score_completions(0, []), cursor, (note,))
