@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fairdraft.stats.coupled_flat import flat_race_law
-from fairdraft.stats.coupled_inverse import inverse_cdf_law, tested_by_its_own_number
+from fairdraft.stats.coupled_inverse import inverse_cdf_law, inverse_cdf_test_law
 from fairdraft.stats.coupled_tiles import tile_numbers, tiled_race_law
 
 __all__ = ["shared_noise_law", "shared_test_law"]
@@ -43,7 +43,7 @@ def shared_test_law(p: np.ndarray, q: np.ndarray, ids: np.ndarray | None) -> np.
 
     Arguments and result are those of `shared_noise_law`.
     """
-    return _in_id_order(lambda p, q, _: tested_by_its_own_number(p, q), p, q, ids)
+    return _in_id_order(lambda p, q, _: inverse_cdf_test_law(p, q), p, q, ids)
 
 
 def _race_law(p: np.ndarray, q: np.ndarray, ids: np.ndarray) -> np.ndarray:

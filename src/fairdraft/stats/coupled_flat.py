@@ -26,6 +26,12 @@ NEVER = 1e200
 TINY = 1e-280
 
 
+def quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """x / y, inf where it is too large and NaN for 0 / 0, without a warning."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return x / y
+
+
 def with_replacements(p: np.ndarray, q: np.ndarray, replacement: np.ndarray) -> np.ndarray:
     """min(p, q) + (1 - a) replacement, where `replacement` need not be normalized.
 
@@ -53,8 +59,7 @@ def with_residual(kept: np.ndarray, p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 def entry_times(rate: np.ndarray, head_start: np.ndarray) -> np.ndarray:
     """head_start / rate, at most NEVER, which is that of whoever has no rate."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return np.fmin(head_start / rate, NEVER)
+    return np.fmin(quotient(head_start, rate), NEVER)
 
 
 def sort_rows(key: np.ndarray, kind: Literal["quicksort", "stable"] = "quicksort") -> np.ndarray:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairdraft.stats.coupled_flat import with_replacements, with_residual
+from fairdraft.stats.coupled_flat import quotient, with_replacements, with_residual
 
-__all__ = ["inverse_cdf_law", "tested_by_its_own_number"]
+__all__ = ["inverse_cdf_law", "inverse_cdf_test_law"]
 
 
 def inverse_cdf_law(p: np.ndarray, q: np.ndarray) -> np.ndarray:
@@ -38,15 +38,14 @@ def inverse_cdf_law(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     at = behind - np.arange(p.shape[1]) - 1 + row
     lost = np.maximum(q - p, 0.0)
     before = lost.cumsum(axis=1) - lost
-    with np.errstate(divide="ignore", invalid="ignore"):
-        density = np.fmax(1.0 - p / q, 0.0)
+    density = np.fmax(1.0 - quotient(p, q), 0.0)
     depth = np.minimum(np.maximum(edge - begin.take(at), 0.0), q.take(at))
     reached = before.take(at) + depth * density.take(at)
     replaced = np.maximum(np.diff(reached, axis=1, prepend=0.0), 0.0)
     return with_replacements(p, q, replaced)
 
 
-def tested_by_its_own_number(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+def inverse_cdf_test_law(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Law of the token if the number u that drew the draft also tests it, u q < p.
 
     Args:
@@ -56,8 +55,7 @@ def tested_by_its_own_number(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     Returns:
         float64 [N, C]; rows sum to 1.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        limit = np.fmin(p / q, 1.0)
+    limit = np.fmin(quotient(p, q), 1.0)
     end = q.cumsum(axis=1)
     begin = end - q
     kept = np.minimum(np.maximum(np.minimum(end, limit) - begin, 0.0), q)

@@ -12,6 +12,7 @@ from fairdraft.stats.coupled_flat import (
     TINY,
     entry_times,
     from_here,
+    quotient,
     sort_rows,
     survival,
     wins_by_rate,
@@ -119,8 +120,7 @@ def _inside(rate: np.ndarray, start: np.ndarray, tile: np.ndarray) -> np.ndarray
     """
     # one sort a row, by tile and then by entry b, as b / (1 + b): who never enters comes last, and
     # entries too near for 53 bits to part can change places
-    with np.errstate(divide="ignore", invalid="ignore"):
-        order = sort_rows(2.0 * tile + np.where(rate > 0, start / (start + rate), 1.0))
+    order = sort_rows(2.0 * tile + np.where(rate > 0, quotient(start, start + rate), 1.0))
     rate, start = rate.take(order), start.take(order)
     entry = entry_times(rate, start)
     width = tile.shape[1]

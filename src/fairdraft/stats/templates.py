@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairdraft.stats.coupled import shared_noise_law, shared_test_law
-from fairdraft.stats.coupled_flat import with_replacements, with_residual
+from fairdraft.stats.coupled_flat import quotient, with_replacements, with_residual
 from fairdraft.stats.tokens import REST, ScoredTokens
 
 __all__ = ["TEMPLATES", "Law", "Template"]
@@ -220,8 +220,7 @@ def _replaced_by_another(rows: _Rows) -> np.ndarray:
 
 
 def _swapped_test(rows: _Rows) -> np.ndarray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        kept = rows.q * np.fmin(rows.q / rows.p, 1.0)
+    kept = rows.q * np.fmin(quotient(rows.q, rows.p), 1.0)
     # the rule keeps no token that the target excludes
     kept *= rows.p > 0
     return with_residual(kept, rows.p, rows.q)
@@ -233,8 +232,7 @@ def _lenient_test(rows: _Rows) -> np.ndarray:
 
 def _verified(drawn: np.ndarray, p: np.ndarray, tested: np.ndarray) -> np.ndarray:
     """What the rule emits if drafts follow one law and are tested with another."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        kept = drawn * np.fmin(p / tested, 1.0)
+    kept = drawn * np.fmin(quotient(p, tested), 1.0)
     # the rule keeps no draft that it is told was impossible
     kept *= tested > 0
     return with_residual(kept, p, tested)
