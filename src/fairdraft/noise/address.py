@@ -113,9 +113,9 @@ def pack(
     sample = _field("sample", sample, SAMPLE_BITS)
     node = _field("node", node, NODE_BITS)
     # what sticks out of any field, in few calls: one costs more than its work on a few rows
-    excess: Any = position >> POSITION_BITS | anchor >> ANCHOR_BITS | stream >> STREAM_BITS
-    excess = excess | level >> LEVEL_BITS | block >> BLOCK_BITS
-    excess = excess | sample >> SAMPLE_BITS | node >> NODE_BITS
+    # a sign bit survives an or
+    excess: Any = (position | anchor) >> POSITION_BITS | (sample | node) >> NODE_BITS
+    excess = excess | stream >> STREAM_BITS | (level >> LEVEL_BITS | block >> BLOCK_BITS)
     if excess if isinstance(excess, int) else excess.any():
         _check_arrays(
             {

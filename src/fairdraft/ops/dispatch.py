@@ -8,6 +8,8 @@ from typing import Literal, get_args
 
 Impl = Literal["auto", "reference", "cpu", "triton"]
 
+_IMPLS = get_args(Impl)
+
 
 def resolve_impl(impl: Impl) -> Literal["reference", "cpu"]:
     """Names the implementation to run.
@@ -15,8 +17,8 @@ def resolve_impl(impl: Impl) -> Literal["reference", "cpu"]:
     Raises:
         ValueError: If it is unknown, or cannot run here (the message says why).
     """
-    if impl not in get_args(Impl):
-        raise ValueError(f"impl = {impl!r} is unknown; choose one of {', '.join(get_args(Impl))}")
+    if impl not in _IMPLS:
+        raise ValueError(f"impl = {impl!r} is unknown; choose one of {', '.join(_IMPLS)}")
     if impl == "triton":
         raise ValueError("impl = 'triton' has no kernels in this release; use 'auto' or 'cpu'")
     if impl == "reference":

@@ -73,7 +73,8 @@ def as_rows(name: str, logits: Tensor, dims: int) -> np.ndarray:
         raise ValueError(f"{name} is on {logits.device}; this release samples on the CPU: .cpu()")
     if logits.dtype is not torch.float32:
         logits = logits.to(torch.float32)
-    return np.ascontiguousarray(logits.detach().numpy())
+    array = (logits.detach() if logits.requires_grad else logits).numpy()
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 def as_vector(name: str, values: Any, count: int, dtype: type) -> np.ndarray:
@@ -81,6 +82,8 @@ def as_vector(name: str, values: Any, count: int, dtype: type) -> np.ndarray:
     array = np.asarray(values)
     if array.ndim == 0:
         return np.full(count, array, dtype)
+    if array.shape == (count,) and array.dtype == dtype and array.flags.c_contiguous:
+        return array
     if array.shape != (count,):
         raise ValueError(
             f"{name} has shape {array.shape}; give a scalar or one value a row ({count})"

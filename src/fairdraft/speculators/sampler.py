@@ -78,12 +78,16 @@ class SharedSampler:
         Distribution:
             softmax(logits filtered by the request's top-k, top-p and min-p / temperature).
         """
-        if greedy:
-            temperature = np.zeros(len(rows))
+        count = len(self.anchor)
+        first = (step - 1) * count
+        if len(rows) == count:
+            at, temperature = self._addresses[first : first + count], self.temperature
         else:
-            temperature = self.temperature[rows]
+            at, temperature = self._addresses[first + rows], self.temperature[rows]
+        if greedy:
+            temperature = 0.0
+        else:
             logits = self._filter(logits, rows)
-        at = self._addresses[(step - 1) * len(self.anchor) + rows]
         drawn = ops.sample(
             logits,
             at,
