@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from conditions import conditions, describe
 from report import CheckError, Target, finish, refuse, show_table, show_targets, targets_json
-from simulate import FAULTS, Pair, simulate
+from simulate import RULES, Pair, simulate
 from timing import interleave, spread
 
 from fairdraft.stats import Evidence, EvidenceSettings, ScoredTokens, VerdictState
@@ -72,14 +72,13 @@ def check_verdicts() -> None:
     pair = Pair.random(16, seed=3)
     wanted = {"token rule": None, "shared noise": "draft and residual share noise"}
     for name, diagnosis in wanted.items():
-        rule = {} if diagnosis is None else {"rule": FAULTS[name]}
         texts = simulate(
             pair,
             num_texts=1024,
             length=32,
             num_drafts=3,
             generator=np.random.default_rng(7),
-            **rule,
+            rule=RULES[name],
         )
         evidence = Evidence(SETTINGS)
         evidence.add(texts.scored(pair))

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairdraft.stats.tokens import NO_TOKEN, ScoredTokens, Source
+from fairdraft.stats.view import View
 
-__all__ = ["FAULTS", "Pair", "Simulated", "simulate"]
+__all__ = ["RULES", "Pair", "Simulated", "direct", "heated", "simulate", "tilted"]
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,20 @@ def swapped_test(
     return token, accepted, drafted
 
 
-#: name to rule
-FAULTS: dict[str, Emit] = {"shared noise": shared_noise, "swapped test": swapped_test}
+def direct(
+    p: np.ndarray, q: np.ndarray, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """No test at all: the token follows p, and is called accepted at random."""
+    token = _draw(p, generator)
+    return token, generator.random(len(p)) < 0.8, token
+
+
+#: name to rule; the first is right
+RULES: dict[str, Emit] = {
+    "token rule": token_rule,
+    "shared noise": shared_noise,
+    "swapped test": swapped_test,
+}
 
 
 def simulate(
@@ -183,6 +196,34 @@ def heated(pair: Pair, factor: float) -> Pair:
     """The target at `factor` times the temperature."""
     warm = pair.target ** (1.0 / factor)
     return replace(pair, target=warm / warm.sum(axis=1, keepdims=True))
+
+
+def tilted(pair: Pair, gaining: tuple[int, ...], shift: float) -> Pair:
+    """The target with `shift` of its mass moved into some q/p octiles from all others."""
+    cell = View(_one_each(pair)).octiles
+    assert cell is not None
+    gains = np.isin(cell.cell, gaining)
+    above = (pair.target * gains).sum(axis=1, keepdims=True)
+    factor = np.where(gains, 1.0 + shift / above, 1.0 - shift / (1.0 - above))
+    assert (factor > 0.0).all(), "an octile set is lighter than the shift"
+    return replace(pair, target=pair.target * factor)
+
+
+def _one_each(pair: Pair) -> ScoredTokens:
+    """One token after each context, for the cells of the tables."""
+    zero = np.zeros(len(pair.target), np.int64)
+    return ScoredTokens(
+        column=zero,
+        target=pair.target,
+        ids=None,
+        draft=pair.draft,
+        text=zero,
+        position=np.arange(len(zero)),
+        slot=zero,
+        source=zero.astype(np.int8),
+        drafted=zero,
+        previous=np.stack([zero, zero], axis=1),
+    )
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

@@ -181,7 +181,7 @@ class Evidence:
         self.curve.append((self.num_tokens, self.log10_e))
         if len(self.curve) > MAX_CURVE:
             # the last point stays
-            self.curve = self.curve[len(self.curve) % 2 :: 2]
+            self.curve = self.curve[(len(self.curve) - 1) % 2 :: 2]
 
     def log_evidence(self) -> dict[str, float]:
         """Natural log of every process in the verdict that has seen an eligible token."""

@@ -54,7 +54,7 @@ def take_in(tokens: ScoredTokens) -> Intake:
         # before compaction, which could hide a negative probability in a sum
         _check_signs(slab)
         slabs.append(_normalized(compact(slab, MAX_COLUMNS)))
-    return Intake(_joined(slabs, tokens), impossible, listed)
+    return Intake(_joined(slabs) if slabs else tokens, impossible, listed)
 
 
 def _check_columns(tokens: ScoredTokens) -> None:
@@ -122,11 +122,11 @@ def _map(tokens: ScoredTokens, change: Callable[[np.ndarray], np.ndarray]) -> Sc
     return replace(tokens, **{k: change(v) for k, v in values if v is not None})
 
 
-def _joined(slabs: list[ScoredTokens], tokens: ScoredTokens) -> ScoredTokens:
-    if not slabs:
-        return tokens
+def _joined(slabs: list[ScoredTokens]) -> ScoredTokens:
     if len(slabs) == 1:
         return slabs[0]
-    names = [field.name for field in fields(tokens) if getattr(tokens, field.name) is not None]
-    parts = {name: np.concatenate([getattr(slab, name) for slab in slabs]) for name in names}
-    return replace(tokens, **parts)
+    names = [field.name for field in fields(slabs[0])]
+    # all slabs are as wide, so they have the same fields
+    kept = [name for name in names if getattr(slabs[0], name) is not None]
+    parts = {name: np.concatenate([getattr(slab, name) for slab in slabs]) for name in kept}
+    return replace(slabs[0], **parts)

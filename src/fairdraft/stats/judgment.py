@@ -64,11 +64,7 @@ def _fail(
         f"against it, the limit is {_power(-math.log10(settings.alpha))} "
         f"(alpha={settings.alpha:g}); n={summary.num_tokens} tokens"
     )
-    worst = [f for f in summary.families if f.is_localized]
-    reasons = [
-        f"{f.name}: {_power(f.log10_e)} to 1; {_worst_cell(f)}"
-        for f in sorted(worst, key=lambda family: -family.log10_e)
-    ]
+    reasons = _localized(summary)
     return Verdict(VerdictState.FAIL, sentence, diagnosis, (*reasons, *doubts, *summary.coverage))
 
 
@@ -93,7 +89,9 @@ def _near(
         f"{_power(summary.sup_log10_e)} to 1), but {claim}"
     )
     state = VerdictState.BIASED_WITHIN_TOLERANCE
-    return Verdict(state, sentence, diagnosis, (detail, *doubts, *summary.coverage))
+    return Verdict(
+        state, sentence, diagnosis, (detail, *_localized(summary), *doubts, *summary.coverage)
+    )
 
 
 def _open(
@@ -139,6 +137,15 @@ def _needed_tokens(
     if not options:
         return None
     return max(math.ceil(min(options)), summary.num_tokens + 1)
+
+
+def _localized(summary: EvidenceSummary) -> tuple[str, ...]:
+    """A sentence on each family and template that e-BH names, the strongest first."""
+    named = [(t.log10_e, f"{t.name}: {t.title}") for t in summary.templates if t.is_localized]
+    named += [
+        (f.log10_e, f"{f.name}: {_worst_cell(f)}") for f in summary.families if f.is_localized
+    ]
+    return tuple(f"{text} ({_power(value)} to 1)" for value, text in sorted(named, reverse=True))
 
 
 def _diagnosis(summary: EvidenceSummary) -> tuple[str | None, tuple[str, ...]]:
