@@ -24,7 +24,7 @@ __all__ = ["TEMPLATES", "Law", "Template"]
 Law = Callable[[ScoredTokens, str], "np.ndarray | None"]
 
 #: rows worked on at once; their few arrays stay in the cache
-BLOCK = 64
+BLOCK = 128
 #: laws nearer than this in every column are one law, computed twice in float32
 SAME = 1e-6
 
