@@ -1,0 +1,135 @@
+"""Runs the rows, in this process or in several."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+
+from fairdraft.audit.kernels.claims import Claim, claims_of
+from fairdraft.audit.kernels.result import RowResult, carry_out
+from fairdraft.audit.kernels.rows import ROWS, Row
+
+__all__ = ["KernelAudit", "Progress", "run_kernels"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the run is.
+
+    Attributes:
+        result: The row that was just finished.
+        num_done, num_rows: Rows.
+        share: Of the work, about, 0..1.
+        seconds: Since the run began.
+    """
+
+    result: RowResult
+    num_done: int
+    num_rows: int
+    share: float
+    seconds: float
+
+    @property
+    def seconds_left(self) -> float:
+        """About how long the rest takes."""
+        return self.seconds * (1.0 - self.share) / self.share
+
+
+@dataclass(frozen=True)
+class KernelAudit:
+    """What all rows came to.
+
+    Attributes:
+        results: In the order of the rows.
+        claims: What they show together.
+        seed: Of every row's keys.
+        seconds: How long the run took.
+    """
+
+    results: tuple[RowResult, ...]
+    claims: tuple[Claim, ...]
+    seed: int
+    seconds: float
+
+    @property
+    def surprises(self) -> list[str]:
+        """Everything that is not as expected, a sentence each."""
+        rows = [f"{r.row.name}: {clause}" for r in self.results for clause in r.surprises]
+        return rows + [f"not so: {claim.sentence}" for claim in self.claims if not claim.holds]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if every row came to what was expected of it, else 1."""
+        return 1 if self.surprises else 0
+
+
+def run_kernels(
+    rows: Sequence[Row] = ROWS,
+    *,
+    seed: int = 0,
+    jobs: int = 1,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> KernelAudit:
+    """Runs, judges and traces rows.
+
+    A row's tokens depend on its name and the seed alone, so every machine counts the same.
+
+    Args:
+        rows: Which.
+        seed: Any integer; another one gives other samples.
+        jobs: Processes; with more than one, the caller's main module must be importable.
+        on_progress: Called after each row.
+
+    Raises:
+        ValueError: If `jobs` is below 1 or a name comes twice.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs = {jobs} must be at least 1")
+    if len({row.name for row in rows}) < len(rows):
+        raise ValueError("two rows have the same name; names choose the samples, so rename one")
+    begin = time.perf_counter()
+    total, done = sum(row.experiment.cost for row in rows), 0.0
+    finished: dict[str, RowResult] = {}
+    for result in _finish(rows, seed, min(jobs, len(rows))):
+        finished[result.row.name] = result
+        done += result.row.experiment.cost
+        if on_progress is not None:
+            seconds = time.perf_counter() - begin
+            on_progress(Progress(result, len(finished), len(rows), done / total, seconds))
+    results = tuple(finished[row.name] for row in rows)
+    claims = tuple(claims_of(results))
+    return KernelAudit(results, claims, seed, time.perf_counter() - begin)
+
+
+def _finish(rows: Sequence[Row], seed: int, jobs: int) -> Iterator[RowResult]:
+    """Yields results as they come; the longest rows begin first, so that no process waits."""
+    if jobs <= 1:
+        yield from (carry_out(row, seed) for row in rows)
+        return
+    ordered = sorted(rows, key=lambda row: -row.experiment.cost)
+    # a fresh interpreter each: a fork would copy the locks of threads that it does not have
+    context = multiprocessing.get_context("spawn")
+    before = multiprocessing.active_children()
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_worker)
+    try:
+        futures = [pool.submit(carry_out, row, seed) for row in ordered]
+        for future in as_completed(futures):
+            yield future.result()
+    except BaseException:
+        for child in set(multiprocessing.active_children()) - set(before):
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    import torch
+
+    # dies of Ctrl-C without a word; the parent says it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    torch.set_num_threads(1)
