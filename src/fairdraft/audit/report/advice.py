@@ -6,7 +6,7 @@ from fairdraft.audit.report.document import Report, TemplateEntry
 from fairdraft.audit.report.findings import ranked_templates, threshold
 from fairdraft.audit.report.wording import count, duration
 
-_TEMPLATES = {
+TEMPLATE_STEPS = {
     "shared noise": (
         "Draw the replacement of a rejected draft with random numbers that the draft's own draw "
         "never used."
@@ -49,7 +49,7 @@ _TEMPLATES = {
         "softmax."
     ),
 }
-_FAMILIES = (
+FAMILY_STEPS = (
     (
         "agreement",
         "Texts of different requests share random numbers: key the noise by request, not by seed "
@@ -74,6 +74,14 @@ _FAMILIES = (
         "q/p octile",
         "The bias follows q/p, so it sits in the acceptance test or in the replacement of "
         "rejected drafts.",
+    ),
+    (
+        "acceptance",
+        "Drafts stand more or less often than their law says: look at the acceptance test.",
+    ),
+    (
+        "replacement",
+        "The tokens that replace rejected drafts do not follow max(p - q, 0): look at that draw.",
     ),
     (
         "rank",
@@ -109,8 +117,8 @@ def _after_fail(report: Report) -> tuple[str, ...]:
     if report.subject.is_speculative:
         steps.append("Turn speculation off if the output must follow the target.")
     template = named_template(report)
-    if template is not None and template.name in _TEMPLATES:
-        steps.append(_TEMPLATES[template.name])
+    if template is not None and template.name in TEMPLATE_STEPS:
+        steps.append(TEMPLATE_STEPS[template.name])
     else:
         steps.extend(_by_family(report))
     steps.append("Run the same audit on the fix; it should PASS with these settings.")
@@ -120,7 +128,7 @@ def _after_fail(report: Report) -> tuple[str, ...]:
 def _by_family(report: Report) -> list[str]:
     found = [f for f in report.families if f.is_localized or f.log10_e >= threshold(report)]
     for family in sorted(found, key=lambda f: (f.is_diagnostic, -f.log10_e)):
-        for word, step in _FAMILIES:
+        for word, step in FAMILY_STEPS:
             if word in family.name:
                 return [step]
     return ["Look at the largest deviations below for where the bias sits."]

@@ -39,17 +39,18 @@ def table(
         f'<th scope="col"{kind}>{escape(name)}</th>'
         for kind, name in zip(kinds, heads, strict=True)
     )
-    body = "".join(
-        f"<tr{f' class={style!r}' if style else ''}>"
-        + "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, cells, strict=True))
-        + "</tr>\n"
-        for style, cells in rows
-    )
+    body = "".join(_row(style, cells, kinds) for style, cells in rows)
     note = f'<p class="note">{escape(caption)}</p>' if caption else ""
     return (
         f'{note}<div class="scroll"><table><thead><tr>{head}</tr></thead>\n'
         f"<tbody>{body}</tbody></table></div>"
     )
+
+
+def _row(style: str, cells: Sequence[str], kinds: Sequence[str]) -> str:
+    start = f'<tr class="{style}">' if style else "<tr>"
+    pairs = zip(kinds, cells, strict=True)
+    return start + "".join(f"<td{kind}>{cell}</td>" for kind, cell in pairs) + "</tr>\n"
 
 
 def family_table(report: Report) -> str:
