@@ -34,7 +34,7 @@ def run_quick(script: str, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["decode.py", "ops.py"])
+@pytest.mark.parametrize("script", ["decode.py", "ops.py", "audit.py"])
 def test_last_line_is_json_with_conditions(script: str, tmp_path: Path) -> None:
     raw = tmp_path / "raw.json"
     document = run_quick(script, "--json", str(raw))
