@@ -1,0 +1,121 @@
+"""The catalogue: every fault, where it is planted, and what the audit must say of it.
+
+Planned tokens are twice the most that any of five pilot runs needed (seeds 101 to 105), rounded up;
+the recorded run has seed 0. Plans and measured figures are in `docs/faults.md`.
+"""
+
+from __future__ import annotations
+
+from fairdraft.audit.faults.case import Case
+from fairdraft.audit.faults.draft_faults import DRAFT_FAULTS
+from fairdraft.audit.faults.fault import Fault
+from fairdraft.audit.faults.noise_faults import NOISE_FAULTS, clamped
+from fairdraft.audit.faults.processor_faults import PROCESSOR_FAULTS
+from fairdraft.audit.faults.row_faults import ROW_FAULTS
+from fairdraft.audit.faults.rule_faults import RULE_FAULTS
+from fairdraft.audit.faults.setups import SETUPS
+from fairdraft.stats.verdict import VerdictState
+
+__all__ = ["CASES", "FAULTS", "find_cases"]
+
+#: every fault by name; texts of the toys end four tokens past the clamp
+FAULTS: dict[str, Fault] = {
+    fault.name: fault
+    for fault in (
+        *NOISE_FAULTS,
+        clamped(17),
+        *DRAFT_FAULTS,
+        *RULE_FAULTS,
+        *ROW_FAULTS,
+        *PROCESSOR_FAULTS,
+    )
+}
+
+
+def _fails(
+    fault: str,
+    setup: str,
+    num_tokens: int,
+    *names: str,
+    is_traced: bool | None = None,
+) -> Case:
+    return Case(FAULTS[fault], SETUPS[setup], num_tokens, names=names, is_traced=is_traced)
+
+
+def _passes(fault: str, setup: str, num_tokens: int) -> Case:
+    """Unbiased, by proof or measurement: the law test must pass it, the trace must name it."""
+    return Case(FAULTS[fault], SETUPS[setup], num_tokens, VerdictState.PASS, is_traced=True)
+
+
+_PLANTED = (
+    _fails("shared-noise", "pocket", 20_000, "shared noise", is_traced=True),
+    _fails("position-names", "toy-block", 30_000, is_traced=True),
+    _fails("constant-position", "toy", 2_000, "repeat", is_traced=True),
+    _fails("clamped-positions", "toy", 20_000, "repeat", is_traced=True),
+    _fails("off-by-one", "toy", 4_000, "repeat", is_traced=True),
+    _fails("seed-ignored", "toy", 1_000, "agreement lag 0"),
+    _fails("prompt-ignored", "toy-prompts", 1_000, "agreement lag 0"),
+    _fails("seed-plus-position", "toy-counted", 1_000, "agreement lag 1", is_traced=True),
+    _fails("shared-proposal", "pocket-short", 10_000, "agreement lag 0", is_traced=True),
+    _fails("accept-reads-draft", "toy", 20_000, is_traced=True),
+    _fails("column-hash", "toy-reference", 3_000),
+    _fails("coarse-noise", "toy-wide-reference", 5_000),
+    _passes("redrafted-position", "toy", 500_000),
+    _passes("accept-reads-key", "toy", 500_000),
+    _fails("drawn-at-one", "pocket-cool", 2_000, "raw drafts"),
+    _fails("unfiltered-q", "pocket-top-k", 5_000),
+    _fails("raw-q", "pocket-cool", 3_000, "raw q"),
+    _fails("argmax-as-sampled", "pocket", 3_000),
+    _fails("rounded-draft", "toy", 200_000),
+    _fails("dropped-after-looking", "pocket", 10_000),
+    _fails("lenient-test", "toy-reference", 1_000, "lenient test"),
+    _fails("swapped-ratio", "toy-reference", 500, "swapped test"),
+    _fails("zero-coin", "toy-masked-reference", 1_500, "impossible token"),
+    _fails("draft-leak", "pocket", 3_000, "draft leak"),
+    _fails("all-accepted", "pocket", 1_000),
+    _fails("point-mass-as-softmax", "toy-greedy", 1_000, "point mass as softmax"),
+    _fails("replaced-from-p", "toy-reference", 1_500, "replaced from p"),
+    _fails("replaced-from-q", "toy-reference", 500, "replaced from q"),
+    _fails("softmaxed-residual", "toy-reference", 1_000),
+    _fails("clamped-residual", "toy-masked-reference", 1_500, "impossible token"),
+    _fails("masked-as-absent", "pocket-top-k", 10_000),
+    _fails("bonus-from-draft", "pocket", 2_000),
+    _fails("bonus-from-row-before", "pocket", 2_000),
+    _fails("stale-rows", "pocket", 1_000),
+    _fails("row-off-by-one", "pocket", 1_000),
+    _fails("neighbors-q", "pocket", 2_000),
+    _fails("warm-target", "pocket", 15_000, "temperature +5%"),
+    _fails("temperature-dropped", "pocket-cool", 1_000),
+    _fails("temperature-twice", "pocket-cool", 4_000),
+    _fails("top-p-dropped", "toy-top-p", 500, "impossible token"),
+    _fails("min-p-dropped", "toy-min-p", 500, "impossible token"),
+    _fails("top-k-plus-one", "toy-top-k", 500, "impossible token"),
+)
+
+
+def _controls() -> tuple[Case, ...]:
+    """The clean path of each setup that is used, at the most tokens that any fault has there."""
+    most: dict[str, int] = {}
+    for case in _PLANTED:
+        most[case.setup.name] = max(most.get(case.setup.name, 0), case.num_tokens)
+    return tuple(
+        Case(None, SETUPS[name], num_tokens, None, is_traced=False)
+        for name, num_tokens in most.items()
+    )
+
+
+#: planted faults, then the clean path of every setup
+CASES: tuple[Case, ...] = (*_PLANTED, *_controls())
+
+
+def find_cases(names: list[str] | tuple[str, ...]) -> tuple[Case, ...]:
+    """The cases of the given names, in the catalogue's order; all of them for no name.
+
+    Raises:
+        ValueError: If there is no such case.
+    """
+    known = {case.name for case in CASES}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"no fault is named {name!r}; choose from {', '.join(sorted(known))}")
+    return tuple(case for case in CASES if not names or case.name in names)

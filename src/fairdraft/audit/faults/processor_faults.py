@@ -1,0 +1,98 @@
+"""Faults of processors: temperature and filters that do not reach the rows they should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fairdraft.audit.faults.fault import Fault, Function, Planting
+
+__all__ = ["PROCESSOR_FAULTS"]
+
+FILTER = "fairdraft.ops.filter_logits"
+SCALES = "fairdraft.ops.verify._chain_inputs"
+
+
+def _scaled(change: Callable[[np.ndarray], np.ndarray]) -> Any:
+    """Another scale log2(e) / T of the target's rows; greedy rows, of scale 0, stay."""
+
+    def make(original: Function, planting: Planting) -> Function:
+        def chain_inputs(*args: Any) -> Any:
+            inputs = original(*args)
+            scale = np.where(inputs.target_scale > 0, change(inputs.target_scale), 0)
+            return inputs._replace(target_scale=scale.astype(np.float32))
+
+        return chain_inputs
+
+    return make
+
+
+_LOG2_E = float(np.log2(np.e))
+
+
+def _filtered(**changed: Callable[[Any], Any]) -> Any:
+    """Other parameters of the filters, for target and draft alike."""
+
+    def make(original: Function, planting: Planting) -> Function:
+        def filter_logits(logits: Any, **params: Any) -> Any:
+            for name, change in changed.items():
+                params[name] = change(params[name])
+            return original(logits, **params)
+
+        return filter_logits
+
+    return make
+
+
+PROCESSOR_FAULTS = (
+    Fault(
+        "warm-target",
+        "the target's rows are read at 1.05 times the temperature",
+        SCALES,
+        _scaled(lambda scale: scale / 1.05),
+        "processor",
+        "statistics D",
+    ),
+    Fault(
+        "temperature-dropped",
+        "the target's rows are read at temperature 1, whatever the request asked for",
+        SCALES,
+        _scaled(lambda scale: np.full_like(scale, _LOG2_E)),
+        "processor",
+        "SD-09",
+    ),
+    Fault(
+        "temperature-twice",
+        "the temperature is applied to the target's rows twice",
+        SCALES,
+        _scaled(lambda scale: scale * scale / _LOG2_E),
+        "processor",
+        "SD-09",
+    ),
+    Fault(
+        "top-p-dropped",
+        "top-p is read and not applied",
+        FILTER,
+        _filtered(top_p=lambda values: None),
+        "processor",
+        "SD-09",
+    ),
+    Fault(
+        "min-p-dropped",
+        "min-p is read and not applied",
+        FILTER,
+        _filtered(min_p=lambda values: None),
+        "processor",
+        "SD-09",
+    ),
+    Fault(
+        "top-k-plus-one",
+        "rows keep one token more than top-k",
+        FILTER,
+        _filtered(top_k=lambda values: values + 1),
+        "processor",
+        "SD-09",
+    ),
+)
