@@ -75,8 +75,8 @@ def test_bets_that_know_the_batch_are_refused(
         add(self, observed, expected, reachable)
 
     monkeypatch.setattr(TiltProcess, "add", add_late)
-    counts = alarms(list(bench.null_runs(bench.Scale(runs=40, **LONG), seed=103)))
-    assert calls and counts["merged"] > most_hits(40, ALPHA), counts
+    counts = alarms(list(bench.null_runs(bench.Scale(runs=80, **LONG), seed=103)))
+    assert calls and counts["merged"] > most_hits(80, ALPHA), counts
 
 
 @pytest.mark.parametrize("law", ["upper half", "every second"])
