@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import fairdraft
+from fairdraft import __version__
 from fairdraft.audit.report.document import (
     AgreementEntry,
     FamilyEntry,
@@ -57,7 +57,7 @@ def build_report(
         ValueError: If a setting is missing.
     """
     return Report(
-        version=fairdraft.__version__,
+        version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         verdict=_verdict_entry(verdict, summary),
         subject=_subject_entry(info),
@@ -84,7 +84,7 @@ def build_report(
 
 def describe_environment() -> dict[str, str]:
     """Versions and the machine of this process; nothing is imported for it."""
-    found = {"fairdraft": fairdraft.__version__, "python": platform.python_version()}
+    found = {"fairdraft": __version__, "python": platform.python_version()}
     for name in LIBRARIES:
         try:
             found[name] = version(name)

@@ -190,7 +190,7 @@ def _reproduce(report: Report) -> str:
         how = f"<pre>{escape(report.command)}</pre>"
     return (
         f"<section>{_heading('How to reproduce')}{how}"
-        "<p>The JSON report beside this page holds the same numbers in full precision.</p>"
+        "<p>With <code>--json</code> the same command prints these numbers in full precision.</p>"
         "</section>\n"
     )
 

@@ -11,7 +11,7 @@ __all__ = ["SUBCOMMANDS", "register"]
 
 #: modules of this package in the order of the help; each has `register(app)` and imports no more
 #: than typer until its command runs
-SUBCOMMANDS = ("kernels", "faults", "engine", "hf", "endpoint", "trace", "plan")
+SUBCOMMANDS = ("kernels", "faults", "engine", "hf", "endpoint", "trace", "plan", "report")
 
 
 def register(app: typer.Typer) -> None:
