@@ -330,8 +330,8 @@ def test_float32_laws_are_laws_in_float64(tokens) -> None:
         np.testing.assert_allclose(law, exact, rtol=0, atol=1e-5)
 
 
-def test_a_rest_cell_costs_little_power() -> None:
-    """Its growth a token: 80 % of the whole law's, with 1.3 % of the target in the cell."""
+def test_rest_cells_cost_little_power() -> None:
+    """Their growth a token: 95 % of the whole law's, with 1.3 % of the target in the cells."""
     generator = np.random.default_rng(7)
     rank = np.arange(1, 3001)
     logits = -2.0 * np.log(rank) + generator.normal(0, 1.5, (40, 3000))
@@ -340,14 +340,17 @@ def test_a_rest_cell_costs_little_power() -> None:
     p, q = (x / x.sum(axis=1, keepdims=True) for x in (p, q))
     wide = scored(p, q)
     narrow = compact(wide, 65)
-    assert narrow.ids is not None and narrow.target[:, -1].mean() > 0.012
+    assert narrow.ids is not None and narrow.target[:, -2:].sum(axis=1).mean() > 0.012
     for sampler in ("gumbel", "race"):
         true = BY_NAME["shared noise"].law(wide, sampler)
         bet = BY_NAME["shared noise"].law(narrow, sampler)
         assert true is not None and bet is not None
         kept = np.where(narrow.ids < 0, 0, narrow.ids)
         seen = np.where(narrow.ids < 0, 0, np.take_along_axis(true, kept, axis=1))
-        seen[:, -1] = 1 - seen.sum(axis=1)
+        hidden = true.copy()
+        np.put_along_axis(hidden, kept[:, :-2], 0.0, axis=1)
+        seen[:, -2] = np.where(p > q, hidden, 0).sum(axis=1)
+        seen[:, -1] = np.where(p > q, 0, hidden).sum(axis=1)
         growth = (seen * np.log(bet / narrow.target)).sum(axis=1).mean()
         best = (true * np.log(true / p)).sum(axis=1).mean()
-        assert growth > 0.8 * best
+        assert growth > 0.95 * best

@@ -117,51 +117,63 @@ _LAWS = ("target", "draft", "unfiltered", "raw_draft")
 
 
 def compact(tokens: ScoredTokens, max_columns: int = 256) -> ScoredTokens:
-    """Keeps the columns that matter and lumps the rest into one cell, exactly.
+    """Keeps the columns that matter and lumps the rest, exactly.
 
     Which columns are kept depends on the laws alone, so a test of the result is a test of the
-    tokens. A row's kept columns are its largest max(target, draft).
+    tokens. A row's kept columns are its largest max(target, draft). With draft laws there are two
+    rest cells, first of ids that the target likes better than the draft and then of the others:
+    lumped together, the residual that lies in the rest would be lost.
 
     Args:
         tokens: Any number of columns.
-        max_columns: Columns of the result at most, the rest cell included.
+        max_columns: Columns of the result at most, the rest cells included.
 
     Returns:
-        The same tokens over C <= max_columns columns, the rest cell last; `tokens` itself if it
-        is narrow enough.
+        The same tokens over C <= max_columns columns, the rest last; `tokens` itself if it is
+        narrow enough.
     """
     width = tokens.num_columns
     if width <= max_columns:
         return tokens
+    is_liked = None
     weight = tokens.target
     if tokens.draft is not None:
         weight = np.fmax(weight, tokens.draft)
+        # a NaN compares as false: without a draft law everything lands in the second cell
+        is_liked = tokens.target > tokens.draft
     if tokens.ids is not None:
         weight = np.where(tokens.ids == REST, -1.0, weight)
-    at = np.argpartition(weight, width - max_columns + 1, axis=1)[:, width - max_columns + 1 :]
-    at.sort(axis=1)
-    rows = np.arange(len(tokens))[:, None]
-    kept = np.broadcast_to(at, (len(tokens), max_columns - 1))
-    ids = kept if tokens.ids is None else tokens.ids[rows, kept]
-    rest = np.full((len(tokens), 1), REST, np.int64)
-    laws = {name: _lump(law, kept) for name in _LAWS if (law := getattr(tokens, name)) is not None}
+    count = max_columns - (1 if is_liked is None else 2)
+    kept = np.argpartition(weight, width - count, axis=1)[:, width - count :]
+    kept.sort(axis=1)
+    ids = kept if tokens.ids is None else np.take_along_axis(tokens.ids, kept, axis=1)
+    rest = np.full((len(tokens), max_columns - count), REST, np.int64)
+    laws = {
+        name: _lump(law, kept, is_liked)
+        for name in _LAWS
+        if (law := getattr(tokens, name)) is not None
+    }
     return replace(
         tokens,
-        column=_moved(tokens.column, kept),
-        drafted=_moved(tokens.drafted, kept),
+        column=_moved(tokens.column, kept, is_liked),
+        drafted=_moved(tokens.drafted, kept, is_liked),
         ids=np.concatenate([ids, rest], axis=1),
         **laws,
     )
 
 
-def _lump(law: np.ndarray, kept: np.ndarray) -> np.ndarray:
+def _lump(law: np.ndarray, kept: np.ndarray, is_liked: np.ndarray | None) -> np.ndarray:
     chosen = np.take_along_axis(law, kept, axis=1).astype(np.float64)
-    total = law.sum(axis=1, dtype=np.float64, keepdims=True)
-    rest = np.maximum(total - chosen.sum(axis=1, keepdims=True), 0.0)
-    return np.concatenate([chosen, rest], axis=1)
+    rest = law.sum(axis=1, dtype=np.float64) - chosen.sum(axis=1)
+    if is_liked is None:
+        return np.concatenate([chosen, np.maximum(rest, 0.0)[:, None]], axis=1)
+    chosen_liked = np.where(np.take_along_axis(is_liked, kept, axis=1), chosen, 0.0)
+    liked = (law * is_liked).sum(axis=1, dtype=np.float64) - chosen_liked.sum(axis=1)
+    liked = np.where(np.isnan(rest), np.nan, np.clip(liked, 0.0, np.maximum(rest, 0.0)))
+    return np.concatenate([chosen, liked[:, None], np.maximum(rest - liked, 0.0)[:, None]], axis=1)
 
 
-def _moved(column: np.ndarray, kept: np.ndarray) -> np.ndarray:
+def _moved(column: np.ndarray, kept: np.ndarray, is_liked: np.ndarray | None) -> np.ndarray:
     # columns are ascending, so a search finds each in its own row
     offset = np.arange(len(column)) * (1 << 40)
     flat = (kept + offset[:, None]).ravel()
@@ -169,4 +181,7 @@ def _moved(column: np.ndarray, kept: np.ndarray) -> np.ndarray:
     place = np.minimum(np.searchsorted(flat, wanted), len(flat) - 1)
     found = flat[place] == wanted
     local = place - np.arange(len(column)) * kept.shape[1]
-    return np.where(column < 0, -1, np.where(found, local, kept.shape[1]))
+    rest = np.full(len(column), kept.shape[1])
+    if is_liked is not None:
+        rest += ~is_liked[np.arange(len(column)), np.maximum(column, 0)]
+    return np.where(column < 0, -1, np.where(found, local, rest))
