@@ -64,13 +64,13 @@ class Scale:
     """
 
     runs: int = 5000
-    eps0_runs: int = 2000
-    eps_runs: int = 1250
-    exact_runs: int = 200
-    tokens: int = 3072
-    edge_tokens: int = 5120
+    eps0_runs: int = 1000
+    eps_runs: int = 600
+    exact_runs: int = 100
+    tokens: int = 2048
+    edge_tokens: int = 4608
     batch: int = 256
-    edge_batch: int = 1024
+    edge_batch: int = 1536
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,9 @@ def take_in(tokens: ScoredTokens) -> Intake:
     impossible = tokens.probability == 0.0
     listed = tokens.token_id >= 0
     slabs = []
-    for first in range(0, len(tokens), _SLAB):
-        slab = _slab(tokens, first)
+    size = _SLAB if tokens.num_columns > MAX_COLUMNS else max(1, len(tokens))
+    for first in range(0, len(tokens), size):
+        slab = _slab(tokens, first, size)
         # before compaction, which could hide a negative probability in a sum
         _check_signs(slab)
         slabs.append(_normalized(compact(slab, MAX_COLUMNS)))
@@ -109,11 +110,11 @@ def _row(tokens: ScoredTokens, at: int) -> str:
     return f"token {int(tokens.position[at])} of text {int(tokens.text[at])}"
 
 
-def _slab(tokens: ScoredTokens, first: int) -> ScoredTokens:
+def _slab(tokens: ScoredTokens, first: int, size: int) -> ScoredTokens:
     """Some rows, as views."""
-    if len(tokens) <= _SLAB:
+    if len(tokens) <= size:
         return tokens
-    rows = slice(first, first + _SLAB)
+    rows = slice(first, first + size)
     return _map(tokens, lambda value: value[rows])
 
 
