@@ -11,8 +11,8 @@ __all__ = ["REDRAWN", "RETESTED", "SHARED", "STEPS", "names_of"]
 #: the words that the law test uses for the same bug
 SHARED = next(template.title for template in TEMPLATES if template.name == "shared noise")
 STEPS = "the drafts of one proposal share noise"
-RETESTED = "a draft proposed again is tested with the number that tested it before"
-REDRAWN = "a position proposed again is drafted with the noise of its first draft"
+RETESTED = "a draft proposed again is tested with its old number"
+REDRAWN = "a position proposed again is drafted with its old noise"
 OTHER = "one address serves two draws"
 _ORDER = (SHARED, STEPS, RETESTED, REDRAWN, OTHER)
 

@@ -198,8 +198,8 @@ def _several_rounds() -> list[Row]:
         num_tokens=3,
     )
     constant = Experiment(
-        title + "token, a proposal drawn at one position",
-        "published: said to be below the noise floor; invisible to any test of K = 1",
+        title.replace("rule ", "drafts at one position"),
+        "published: said to be below the noise floor; no test of K = 1 can see it",
         pair,
         K3,
         1 << 18,

@@ -92,7 +92,7 @@ def _shown(notes: Console, num_rows: int, jobs: int) -> Iterator[Callable[[Progr
 
     text = TextColumn("{task.description}")
     with Bar(text, BarColumn(), TextColumn("{task.fields[left]}"), console=notes) as bar:
-        task = bar.add_task(f"{num_rows} rows in {processes}", total=1.0, left="")
+        task = bar.add_task(f"{num_rows} rows in {processes}", total=1.0, left="starting")
 
         def move(step: Progress) -> None:
             bar.update(
