@@ -86,7 +86,11 @@ class FakeServer(ThreadingHTTPServer):
         ids, rows, last = [], [], prompt_ids[-1] % VOCAB
         while len(ids) < body["max_tokens"]:
             rows.append(last)
-            last = min(int(np.searchsorted(np.cumsum(sampled[last]), noise.random())), VOCAB - 1)
+            if body["temperature"] == 0:
+                last = int(sampled[last].argmax())
+            else:
+                at = np.searchsorted(np.cumsum(sampled[last]), noise.random())
+                last = min(int(at), VOCAB - 1)
             ids.append(last)
             if last == END and not body.get("ignore_eos"):
                 break

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from fairdraft.audit.report import Report
-from fairdraft.audit.report.answers import answers
 from fairdraft.audit.report.html import render_html, write_html
 from fairdraft.audit.report.plots import MissingPlotLibrary, check_plot_library
 from fairdraft.audit.report.plots.evidence import evidence_plot
@@ -163,12 +162,45 @@ def test_impossible_token_is_certain(pages: dict[str, str]) -> None:
     assert "nan" not in pages["excluded"].lower().replace("covenant", "")
 
 
-def test_certainty_without_statistics_shows_its_reason() -> None:
-    report = report_of("INCONCLUSIVE")
-    reasons = ("address 7 was used for two draws",)
-    verdict = replace(report.verdict, state="FAIL", exit_code=1, reasons=reasons)
-    (sure,) = (a for a in answers(replace(report, verdict=verdict)) if a.question == "How sure?")
-    assert sure.headline == "Certain, without statistics" and sure.details == reasons
+def test_fault_found_by_identity_has_no_error_rate() -> None:
+    report = report_of("empty")
+    verdict = replace(
+        report.verdict,
+        state="FAIL",
+        exit_code=1,
+        sentence="FAIL: one random number is used for two things",
+        diagnosis="draws share an address of the noise",
+        reasons=("found without statistics",),
+    )
+    html = render_html(replace(report, verdict=verdict))
+    for words in (
+        "One random number is used for two things.",
+        "Decided by identity, not by statistics",
+        "Draws share an address of the noise</p>",
+        "Found before any token was scored",
+        "The law of the tokens: no statistics were needed",
+        "Turn speculation off",
+    ):
+        assert words in html
+
+
+def test_identity_at_temperature_zero_is_no_claim_of_statistics() -> None:
+    report = report_of("empty")
+    report = replace(
+        report,
+        verdict=replace(report.verdict, state="PASS", exit_code=0, reasons=()),
+        num_tokens=5_000,
+        num_texts=50,
+        coverage=("tested: identity with plain decoding, token by token",),
+    )
+    html = render_html(report)
+    for words in (
+        "Decided by identity, not by statistics",
+        "5,000 tokens of 50 texts were looked at",
+        "Identity with plain decoding, token by token.",
+    ):
+        assert words in html
+    assert "within eps" not in html and "declared families" not in html
 
 
 def test_hostile_text_stays_text() -> None:

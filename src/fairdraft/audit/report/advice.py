@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairdraft.audit.report.document import Report, TemplateEntry
-from fairdraft.audit.report.findings import ranked_templates, threshold
+from fairdraft.audit.report.findings import is_by_identity, ranked_templates, threshold
 from fairdraft.audit.report.wording import count, duration
 
 TEMPLATE_STEPS = {
@@ -119,6 +119,8 @@ def _after_fail(report: Report) -> tuple[str, ...]:
     template = named_template(report)
     if template is not None and template.name in TEMPLATE_STEPS:
         steps.append(TEMPLATE_STEPS[template.name])
+    elif is_by_identity(report):
+        steps.append("Look at what is not identical; the sentence above says where it begins.")
     else:
         steps.extend(_by_family(report))
     steps.append("Run the same audit on the fix; it should PASS with these settings.")

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 from fairdraft.audit.report.advice import named_template, next_steps
 from fairdraft.audit.report.document import Report
-from fairdraft.audit.report.findings import largest_deviation, threshold, worst_family
+from fairdraft.audit.report.findings import (
+    is_by_identity,
+    largest_deviation,
+    threshold,
+    worst_family,
+)
 from fairdraft.audit.report.wording import (
     chance,
     count,
@@ -25,7 +30,7 @@ TITLES = {
     "INCONCLUSIVE": "INCONCLUSIVE",
     "INVALID": "INVALID",
 }
-MEANINGS = {
+_MEANINGS = {
     "PASS": (
         "In every declared family the output differs from the target by at most eps, with the "
         "confidence stated, and the evidence of bias stayed below its limit. This is a claim "
@@ -48,6 +53,18 @@ MEANINGS = {
 }
 
 
+_BY_IDENTITY = {
+    "PASS": (
+        "Every token that was compared is the one it has to be. That says nothing about "
+        "temperatures and prompts other than those of this run."
+    ),
+    "FAIL": (
+        "A right decoder never does what was seen here. It is a matter of identity, not of chance, "
+        "so no error rate is attached to it."
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Answer:
     """One question with a short answer and what there is to say about it."""
@@ -63,6 +80,11 @@ def verdict_sentence(report: Report) -> str:
     return grouped(sentence(verdict.sentence.removeprefix(f"{verdict.state}: ")))
 
 
+def meaning(report: Report) -> str:
+    """What the verdict claims, and what it does not."""
+    return (_BY_IDENTITY if is_by_identity(report) else _MEANINGS)[report.verdict.state]
+
+
 def answers(report: Report) -> tuple[Answer, ...]:
     """Answers the four questions for a report."""
     return (_broken(report), _sure(report), _what(report), _next(report))
@@ -76,14 +98,24 @@ def _broken(report: Report) -> Answer:
         "INCONCLUSIVE": "Not known yet",
         "INVALID": "Not known",
     }[report.verdict.state]
-    largest = largest_deviation(report)
+    question, largest = "Is it broken?", largest_deviation(report)
+    if is_by_identity(report):
+        return Answer(question, headline.removesuffix(", within eps"), _checked(report))
     if largest is None or report.verdict.state == "INVALID":
-        return Answer("Is it broken?", headline, ("Nothing was measured that may be judged.",))
+        return Answer(question, headline, ("Nothing was measured that may be judged.",))
     size = (
         f"Largest measured deviation {distance(largest.tv_debiased)} "
         f"({largest.name}), tolerated eps = {report.settings['eps']:g}."
     )
-    return Answer("Is it broken?", headline, (size,))
+    return Answer(question, headline, (size,))
+
+
+def _checked(report: Report) -> tuple[str, ...]:
+    if not report.num_tokens:
+        return ("Found before any token was scored.",)
+    return (
+        f"{count(report.num_tokens)} tokens of {count(report.num_texts)} texts were looked at.",
+    )
 
 
 def _sure(report: Report) -> Answer:
@@ -91,10 +123,13 @@ def _sure(report: Report) -> Answer:
     state = report.verdict.state
     if state == "INVALID":
         return Answer(question, "–", ("No error rate is attached to an invalid run.",))
+    if is_by_identity(report):
+        text = "Decided by identity, not by statistics: no error rate is involved."
+        return Answer(question, "Certain", (text,))
     if state in ("FAIL", "BIASED_WITHIN_TOLERANCE"):
         return _sure_of_bias(report, limit)
     if worst_family(report) is None:
-        return Answer(question, "No statistics", report.verdict.reasons[:2])
+        return Answer(question, "Not at all", ("No token was judged.",))
     confidence = f"{100.0 * (1.0 - report.settings['delta']):g}%"
     evidence = f"Evidence of bias: {odds(report.log10_e)}; the limit is {limit}."
     headline = f"{confidence} confidence" if state == "PASS" else "Not enough tokens"
@@ -103,8 +138,6 @@ def _sure(report: Report) -> Answer:
 
 def _sure_of_bias(report: Report, limit: str) -> Answer:
     question, most = "How sure?", report.sup_log10_e
-    if most < threshold(report):
-        return Answer(question, "Certain, without statistics", report.verdict.reasons[:2])
     if math.isinf(most):
         text = "A token came out that the target gives probability 0."
         return Answer(question, "Certain", (text,))
@@ -133,6 +166,8 @@ def _what(report: Report) -> Answer:
         found = [f.name for f in report.families if f.is_localized]
         where = "It shows in: " + "; ".join(found) + "." if found else "See the deviations below."
         return Answer(question, "No bug of the catalogue fits", (where,))
+    if is_by_identity(report):
+        return Answer(question, "Nothing found", report.notes[:1])
     nothing = "Nothing found" if verdict.state == "PASS" else "Nothing shown so far"
     tried = sum(t.num_tokens > 0 for t in report.templates)
     families = sum(f.num_tokens > 0 and not f.is_diagnostic for f in report.families)
@@ -143,12 +178,18 @@ def _what(report: Report) -> Answer:
 
 def _diagnosed(report: Report, diagnosis: str) -> Answer:
     question, template = "What is it?", named_template(report)
+    headline = sentence(diagnosis).removesuffix(".")
+    if is_by_identity(report):
+        return Answer(question, headline, report.verdict.reasons[:1])
     if template is None:
-        return Answer(question, "No known bug fits best", (f"It shows in {grouped(diagnosis)}.",))
+        if any(diagnosis.startswith(family.title) for family in report.families):
+            where = f"It shows in {grouped(diagnosis)}."
+            return Answer(question, "No known bug fits best", (where,))
+        return Answer(question, headline, ())
     detail = f"Evidence for this bug alone: {power_of_ten(template.log10_e)} : 1."
     if not template.is_localized:
         detail = "The likeliest of the known bugs, but not confirmed at level alpha."
-    return Answer(question, sentence(diagnosis).removesuffix("."), (detail,))
+    return Answer(question, headline, (detail,))
 
 
 def _next(report: Report) -> Answer:

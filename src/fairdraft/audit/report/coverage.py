@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fairdraft.audit.report.document import Report
-from fairdraft.audit.report.wording import plural
+from fairdraft.audit.report.findings import is_by_identity
+from fairdraft.audit.report.wording import plural, sentence
 
 _SCORING = {
     "own logits": (
@@ -23,9 +24,11 @@ _SCORING = {
 
 def tested(report: Report) -> tuple[str, ...]:
     """Sentences about what was looked at."""
-    if not report.num_tokens:
-        return ("Nothing: no token was scored.",)
+    if is_by_identity(report):
+        return _stated(report) or ("What the sentence above names.",)
     if not any(family.num_tokens for family in report.families):
+        if not report.num_tokens:
+            return ("Nothing: no token was scored.",)
         return (f"Nothing: {plural(report.num_tokens, 'token')} came in, none was judged.",)
     judged = [f for f in report.families if f.num_tokens and not f.is_diagnostic]
     beside = [f for f in report.families if f.num_tokens and f.is_diagnostic]
@@ -49,6 +52,11 @@ def tested(report: Report) -> tuple[str, ...]:
 
 def untested(report: Report) -> tuple[str, ...]:
     """Sentences about what this report says nothing about."""
+    if is_by_identity(report):
+        return (
+            "The law of the tokens: no statistics were needed for this verdict.",
+            "Other prompts, models, sampler parameters and loads than those of this run.",
+        )
     if not any(family.num_tokens for family in report.families):
         return ("Everything: no token was judged, so the run says nothing about the decoder.",)
     lines = [
@@ -85,3 +93,9 @@ def _reason(name: str) -> str:
     if "q/p" in name or name == "acceptance":
         return "the drafts' probabilities are not known, or the rule has no such law"
     return "no token was counted"
+
+
+def _stated(report: Report) -> tuple[str, ...]:
+    """What the audit itself says that it tested."""
+    lines = [line for line in report.coverage if line.startswith("tested: ")]
+    return tuple(sentence(line.removeprefix("tested: ")) for line in lines if "nothing" not in line)

@@ -40,6 +40,14 @@ def crossing(report: Report) -> int | None:
     return next((tokens for tokens, log10_e in report.curve if log10_e >= limit), None)
 
 
+def is_by_identity(report: Report) -> bool:
+    """Whether a PASS or FAIL was reached without statistics: by addresses, replay or identity."""
+    state = report.verdict.state
+    if state == "FAIL":
+        return report.sup_log10_e < threshold(report)
+    return state == "PASS" and not judged_families(report)
+
+
 def judged_families(report: Report) -> list[FamilyEntry]:
     """The families that counted tokens and carry the verdict."""
     return [f for f in report.families if f.tv is not None and not f.is_diagnostic]

@@ -9,7 +9,7 @@ from functools import cache
 from html import escape
 from importlib.resources import files
 
-from fairdraft.audit.report.answers import MEANINGS, TITLES, Answer, answers, verdict_sentence
+from fairdraft.audit.report.answers import TITLES, Answer, answers, meaning, verdict_sentence
 from fairdraft.audit.report.coverage import tested, untested
 from fairdraft.audit.report.document import Report, write_text
 from fairdraft.audit.report.html_tables import (
@@ -127,7 +127,7 @@ def _meaning(report: Report) -> str:
     reasons = _list(report.verdict.reasons)
     notes = f"<h3>What happened in the run</h3>{_list(report.notes)}" if report.notes else ""
     return f"""<section>{_heading("What it means")}
-<p>{_prose(MEANINGS[report.verdict.state])}</p>{reasons}{notes}</section>
+<p>{_prose(meaning(report))}</p>{reasons}{notes}</section>
 """
 
 
