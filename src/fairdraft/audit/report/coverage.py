@@ -59,11 +59,11 @@ def untested(report: Report) -> tuple[str, ...]:
         )
     if not any(family.num_tokens for family in report.families):
         return ("Everything: no token was judged, so the run says nothing about the decoder.",)
-    lines = [
-        f"{family.name}: {_reason(family.name)}."
-        for family in report.families
-        if not family.num_tokens
-    ]
+    missing: dict[str, list[str]] = {}
+    for family in report.families:
+        if not family.num_tokens:
+            missing.setdefault(_reason(report, family.name), []).append(family.name)
+    lines = [f"{', '.join(names)}: {reason}." for reason, names in missing.items()]
     idle = [t.name for t in report.templates if not t.num_tokens]
     if idle:
         lines.append(
@@ -87,10 +87,12 @@ def untested(report: Report) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _reason(name: str) -> str:
+def _reason(report: Report, name: str) -> str:
     if name.startswith("agreement"):
         return "no two texts could be compared"
     if "q/p" in name or name == "acceptance":
+        if not report.subject.is_speculative:
+            return "plain decoding has no drafts"
         return "the drafts' probabilities are not known, or the rule has no such law"
     return "no token was counted"
 

@@ -19,11 +19,13 @@ def position_plot(report: Report) -> Plot:
         return Plot(NAME, TITLE, "", missing="No position was counted.")
     eps = float(report.settings["eps"])
     worst = max(rows, key=lambda row: row.lower)
+    found = "No range is shown to deviate."
+    if worst.lower > 0.0:
+        found = f"The highest lower bound is {distance(worst.lower)}, at {_range(worst, ' to ')}."
     reading = (
         "A fault that begins at some position, such as a clamped counter near the length limit, "
         "shows as a step. Few tokens in a range make a wide bar; the floor is not taken out here. "
-        f"The highest lower bound is {distance(worst.lower)}, at position "
-        f"{_range(worst, ' to ')}."
+        f"{found}"
     )
     with canvas(NAME, HEIGHT) as drawing:
         axes = drawing.axes
