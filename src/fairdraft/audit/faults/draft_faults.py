@@ -84,7 +84,7 @@ DRAFT_FAULTS = (
         DRAW,
         _drawn_at_one,
         "q",
-        "SD-09",
+        "dflash #74",
     ),
     Fault(
         "unfiltered-q",
@@ -92,7 +92,7 @@ DRAFT_FAULTS = (
         DRAW,
         _unfiltered_q,
         "q",
-        "statistics E, transformers #47932",
+        "transformers #47932",
     ),
     Fault(
         "raw-q",
@@ -100,7 +100,7 @@ DRAFT_FAULTS = (
         DRAW,
         _raw_q,
         "q",
-        "SD-09, statistics E",
+        "transformers #47961",
     ),
     Fault(
         "argmax-as-sampled",
@@ -108,7 +108,7 @@ DRAFT_FAULTS = (
         DRAW,
         _argmax_as_sampled,
         "q",
-        "SD-03, transformers #32867",
+        "transformers #32867",
     ),
     Fault(
         "rounded-draft",
@@ -116,7 +116,7 @@ DRAFT_FAULTS = (
         DRAW,
         _rounded,
         "q",
-        "SD-43, DeepSpec #31",
+        "DeepSpec #31",
     ),
     Fault(
         "dropped-after-looking",
@@ -124,6 +124,5 @@ DRAFT_FAULTS = (
         "fairdraft.speculators.DraftModelSpeculator.propose",
         _looked_at,
         "q",
-        "statistics A2",
     ),
 )

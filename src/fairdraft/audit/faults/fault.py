@@ -42,7 +42,7 @@ class Fault:
         function: Dotted path of the function, where the product looks it up.
         make: From the original and the planting to the faulty function.
         kind: What goes wrong: "address", "q", "accept", "residual", "row" or "processor".
-        source: Where it comes from: a public report, or a coupling of our own.
+        source: Public report that it comes from, if any.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Fault:
     function: str
     make: Callable[[Function, Planting], Function] = field(repr=False)
     kind: str
-    source: str
+    source: str = ""
 
     @contextmanager
     def planted(self, trace: Trace | None = None) -> Iterator[Planting]:

@@ -56,7 +56,7 @@ def _replacement(original: Function, rename: Callable[[Fields], Fields]) -> Func
     return address
 
 
-def renamed(name: str, title: str, rename: Callable[[Fields], Fields], source: str) -> Fault:
+def renamed(name: str, title: str, rename: Callable[[Fields], Fields], source: str = "") -> Fault:
     """A fault that gives draws other addresses."""
     return Fault(
         name,
@@ -111,7 +111,7 @@ def clamped(limit: int) -> Fault:
         "clamped-positions",
         f"draft positions stop at {limit}, just before the context limit, so drafts share noise",
         rename,
-        "SD-26, vllm #54282",
+        "vllm #54282",
     )
 
 
@@ -188,49 +188,42 @@ NOISE_FAULTS = (
         "shared-noise",
         "draft, replacement and bonus of a position are drawn with the same noise",
         _shared,
-        "SD-01, vllm #54282, #47386",
+        "vllm #54282, #47386",
     ),
     renamed(
         "position-names",
         "draws are named by stream and position alone, so a re-tested position meets its old noise",
         _without_anchor,
-        "statistics C1b",
     ),
     renamed(
         "constant-position",
         "all drafts of a proposal are drawn with the noise of its first position",
         _constant_over_steps,
-        "statistics C2",
     ),
     renamed(
         "off-by-one",
         "the draft of a position is drawn with the noise that sampled the token before it",
         _off_by_one,
-        "statistics C4",
     ),
     renamed(
         "seed-plus-position",
         "the counter is seed + position, so neighboring seeds share shifted noise",
         _counted_from_seed,
-        "statistics C7",
     ),
     renamed(
         "shared-proposal",
         "the samples of a request verify one and the same proposal",
         _without_sample,
-        "SD-29, statistics C5",
     ),
     renamed(
         "accept-reads-draft",
         "the test of a draft reads the number that token 0 raced with when it was drawn",
         _accept_as_draft,
-        "SD-01",
     ),
     renamed(
         "redrafted-position",
         "a position that is drafted again meets the noise of its first draft",
         _redrawn,
-        "statistics C1",
     ),
     Fault(
         "accept-reads-key",
@@ -238,7 +231,7 @@ NOISE_FAULTS = (
         "fairdraft.noise.address",
         _keyed_by_accept_word,
         "address",
-        "statistics A1",
+        "vllm #54282",
     ),
     Fault(
         "seed-ignored",
@@ -246,7 +239,6 @@ NOISE_FAULTS = (
         "fairdraft.noise.request_key",
         _same_seed,
         "address",
-        "SD-29, statistics C5",
     ),
     Fault(
         "prompt-ignored",
@@ -254,7 +246,7 @@ NOISE_FAULTS = (
         "fairdraft.noise.request_key",
         _without_prompt,
         "address",
-        "SD-29, vllm #50440",
+        "vllm #50440",
     ),
     Fault(
         "column-hash",
@@ -262,7 +254,7 @@ NOISE_FAULTS = (
         "fairdraft.ops.race.exponentials",
         _column_hash,
         "address",
-        "statistics C8",
+        "sglang up to 0.5.7",
     ),
     Fault(
         "coarse-noise",
@@ -270,6 +262,6 @@ NOISE_FAULTS = (
         "fairdraft.ops.race.exponentials",
         _coarse(8),
         "address",
-        "SD-38, statistics C2",
+        "vllm #43150",
     ),
 )

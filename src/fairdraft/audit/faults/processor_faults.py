@@ -53,7 +53,6 @@ PROCESSOR_FAULTS = (
         SCALES,
         _scaled(lambda scale: scale / 1.05),
         "processor",
-        "statistics D",
     ),
     Fault(
         "temperature-dropped",
@@ -61,7 +60,7 @@ PROCESSOR_FAULTS = (
         SCALES,
         _scaled(lambda scale: np.full_like(scale, _LOG2_E)),
         "processor",
-        "SD-09",
+        "lattice #974",
     ),
     Fault(
         "temperature-twice",
@@ -69,7 +68,6 @@ PROCESSOR_FAULTS = (
         SCALES,
         _scaled(lambda scale: scale * scale / _LOG2_E),
         "processor",
-        "SD-09",
     ),
     Fault(
         "top-p-dropped",
@@ -77,7 +75,7 @@ PROCESSOR_FAULTS = (
         FILTER,
         _filtered(top_p=lambda values: None),
         "processor",
-        "SD-09",
+        "dflash #77",
     ),
     Fault(
         "min-p-dropped",
@@ -85,7 +83,6 @@ PROCESSOR_FAULTS = (
         FILTER,
         _filtered(min_p=lambda values: None),
         "processor",
-        "SD-09",
     ),
     Fault(
         "top-k-plus-one",
@@ -93,6 +90,5 @@ PROCESSOR_FAULTS = (
         FILTER,
         _filtered(top_k=lambda values: values + 1),
         "processor",
-        "SD-09",
     ),
 )

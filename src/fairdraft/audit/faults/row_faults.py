@@ -70,7 +70,7 @@ def _neighbors_q(inputs: Any) -> dict[str, np.ndarray]:
     return {"draft": draft}
 
 
-def _fault(name: str, title: str, change: Any, source: str) -> Fault:
+def _fault(name: str, title: str, change: Any, source: str = "") -> Fault:
     return Fault(name, title, "fairdraft.ops.verify._chain_inputs", _changed(change), "row", source)
 
 
@@ -79,30 +79,28 @@ ROW_FAULTS = (
         "bonus-from-draft",
         "the bonus token is sampled from the draft's last row",
         _bonus_from_draft,
-        "SD-12",
+        "transformers #47912",
     ),
     _fault(
         "bonus-from-row-before",
         "the bonus token is sampled from the target's row before the last draft",
         _bonus_from_row_before,
-        "SD-47",
     ),
     _fault(
         "stale-rows",
         "later rows are the first one's, as if the drafted path had not been read",
         _stale,
-        "SD-35",
     ),
     _fault(
         "row-off-by-one",
         "a draft is tested against the target's row after it",
         _next_row,
-        "SD-47",
+        "vllm #6285",
     ),
     _fault(
         "neighbors-q",
         "q of every second row of the batch is its neighbor's, as after a padded write",
         _neighbors_q,
-        "SD-06, vllm #47066",
+        "vllm #47066",
     ),
 )

@@ -97,7 +97,6 @@ RULE_FAULTS = (
         "fairdraft.ops.rules.is_accepted",
         _kept_at_half,
         "accept",
-        "threshold acceptance",
     ),
     Fault(
         "swapped-ratio",
@@ -105,7 +104,6 @@ RULE_FAULTS = (
         "fairdraft.ops.rules.is_accepted",
         _swapped,
         "accept",
-        "statistics D",
     ),
     Fault(
         "zero-coin",
@@ -113,7 +111,7 @@ RULE_FAULTS = (
         "fairdraft.ops.rules.is_accepted",
         _zero_coin,
         "accept",
-        "SD-40, sglang #35771",
+        "sglang #35771",
     ),
     Fault(
         "draft-leak",
@@ -121,7 +119,6 @@ RULE_FAULTS = (
         INPUTS,
         _leaks(0.1),
         "accept",
-        "statistics D",
     ),
     Fault(
         "all-accepted",
@@ -129,7 +126,7 @@ RULE_FAULTS = (
         INPUTS,
         _leaks(1.0),
         "accept",
-        "SD-20, vllm-ascend #13766",
+        "vllm-ascend #13766",
     ),
     Fault(
         "point-mass-as-softmax",
@@ -137,7 +134,7 @@ RULE_FAULTS = (
         INPUTS,
         _softmaxed_point_mass,
         "accept",
-        "SD-03",
+        "EAGLE #110",
     ),
     Fault(
         "replaced-from-p",
@@ -145,7 +142,6 @@ RULE_FAULTS = (
         "fairdraft.ops.rules.residual",
         _from_p,
         "residual",
-        "statistics A",
     ),
     Fault(
         "replaced-from-q",
@@ -153,7 +149,6 @@ RULE_FAULTS = (
         "fairdraft.ops.rules.residual",
         _from_q,
         "residual",
-        "statistics D",
     ),
     Fault(
         "softmaxed-residual",
@@ -161,7 +156,7 @@ RULE_FAULTS = (
         "fairdraft.ops.rules.residual",
         _softmaxed,
         "residual",
-        "SD-41, transformers #28508",
+        "transformers #28508",
     ),
     Fault(
         "clamped-residual",
@@ -169,7 +164,7 @@ RULE_FAULTS = (
         "fairdraft.ops.rules.residual",
         _clamped,
         "residual",
-        "SD-41, vllm #2336",
+        "vllm #2336, #13933",
     ),
     Fault(
         "masked-as-absent",
@@ -177,6 +172,6 @@ RULE_FAULTS = (
         INPUTS,
         _cut_at_masked,
         "residual",
-        "SD-05, SD-48",
+        "vllm #54437",
     ),
 )

@@ -126,13 +126,6 @@ _SLOW = {"texts_per_batch": 4}
 _ALL = (
     _toy("toy", "8 tokens, q reversed, K = 3", 2e4, _reversed_pair),
     _toy(
-        "toy-pairs",
-        "8 tokens, q reversed, K = 3, two samples a request",
-        2e4,
-        _reversed_pair,
-        subject={"num_samples": 2},
-    ),
-    _toy(
         "toy-prompts",
         "8 tokens, q reversed, K = 3, one seed for three prompts",
         2e4,
@@ -149,7 +142,6 @@ _ALL = (
     _toy(
         "toy-greedy", "8 tokens, the best token drafted, K = 3", 2e4, _reversed_pair, is_greedy=True
     ),
-    _toy("toy-masked", "8 tokens, p excludes three, K = 2", 2e4, _masked_pair, num_drafts=2),
     _toy("toy-top-k", "8 tokens, q reversed, K = 3, top-k 3", 2e4, _reversed_pair, top_k=3),
     _toy("toy-top-p", "8 tokens, q reversed, K = 3, top-p .8", 2e4, _reversed_pair, top_p=0.8),
     _toy("toy-min-p", "8 tokens, q reversed, K = 3, min-p .25", 2e4, _reversed_pair, min_p=0.25),

@@ -1,0 +1,181 @@
+"""The public catalogue of planted faults: each is found in time, and the clean path is not.
+
+Outcomes are exact repeats: a case and a seed decide every token of the toys, and of the engine to
+the rounding of its logits. Planned tokens come from pilot runs with other seeds (docs/faults.md);
+this is a subset of `fairdraft audit faults`, which runs every row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fairdraft import noise
+from fairdraft.audit.faults import CASES, FAULTS, SETUPS, Case, Fault, Outcome, find_cases, run_case
+from fairdraft.audit.faults.run import run_catalogue
+from fairdraft.stats.verdict import VerdictState
+
+QUICK = (
+    "constant-position",
+    "clamped-positions",
+    "off-by-one",
+    "seed-ignored",
+    "prompt-ignored",
+    "seed-plus-position",
+    "accept-reads-draft",
+    "lenient-test",
+    "replaced-from-q",
+    "clamped-residual",
+    "point-mass-as-softmax",
+    "top-p-dropped",
+    "min-p-dropped",
+    "top-k-plus-one",
+)
+ENGINE = ("draft-leak", "raw-q", "bonus-from-draft", "neighbors-q", "argmax-as-sampled")
+
+
+def case_of(name: str) -> Case:
+    (case,) = find_cases([name])
+    return case
+
+
+def test_the_catalogue_has_what_it_promises() -> None:
+    planted = [case for case in CASES if case.fault is not None]
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert {case.name for case in planted} == set(FAULTS) and len(planted) >= 20
+    assert sum(case.setup.is_engine for case in planted) >= 10
+    kinds = {fault.kind for fault in FAULTS.values()}
+    assert kinds == {"address", "q", "accept", "residual", "row", "processor"}
+    passing = [case for case in planted if case.expected is VerdictState.PASS]
+    assert {case.name for case in passing} == {"redrafted-position", "accept-reads-key"}
+    assert all(case.is_traced for case in passing)
+
+
+def test_every_setup_has_a_clean_row_as_long_as_its_longest_fault() -> None:
+    failing = [case for case in CASES if case.expected is VerdictState.FAIL]
+    used = {case.setup.name for case in failing}
+    clean = {case.setup.name: case.num_tokens for case in CASES if case.fault is None}
+    assert used == set(clean) == set(SETUPS)
+    assert all(case.num_tokens <= clean[case.setup.name] for case in failing)
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_fault_overrides_one_production_function_and_gives_it_back(fault: Fault) -> None:
+    assert fault.function.startswith("fairdraft.") and "audit" not in fault.function
+    owner, attribute = fault._locate()
+    original = getattr(owner, attribute)
+    with pytest.raises(RuntimeError), fault.planted() as planting:
+        assert getattr(owner, attribute) is not original
+        assert planting.count == 0
+        raise RuntimeError
+    assert getattr(owner, attribute) is original
+
+
+def test_one_fault_at_a_time() -> None:
+    first, second = FAULTS["shared-noise"], FAULTS["draft-leak"]
+    with first.planted(), pytest.raises(ValueError, match="'draft-leak' cannot be"):
+        second.planted().__enter__()
+    with second.planted():
+        pass
+
+
+def test_calls_are_counted() -> None:
+    with FAULTS["off-by-one"].planted() as planting:
+        for position in range(1, 4):
+            noise.address(noise.Stream.DRAFT, key=1, position=position)
+    assert planting.count == 3
+    noise.address(noise.Stream.DRAFT, key=1, position=1)
+    assert planting.count == 3
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_planted_fault_is_found_in_time(name: str) -> None:
+    outcome = run_case(case_of(name))
+    assert outcome.surprises == ()
+    assert outcome.tokens_to_fail is not None
+    assert outcome.tokens_to_fail <= outcome.case.num_tokens
+
+
+@pytest.mark.parametrize("name", ENGINE)
+def test_a_fault_below_the_engine_is_found_in_time(name: str) -> None:
+    outcome = run_case(case_of(name))
+    assert outcome.case.setup.is_engine
+    assert outcome.surprises == ()
+
+
+@pytest.mark.parametrize("setup", ["toy", "toy-block", "toy-masked-reference", "pocket"])
+def test_the_clean_path_does_not_fail(setup: str) -> None:
+    outcome = run_case(replace(case_of(f"clean-{setup}"), num_tokens=1_000))
+    assert outcome.surprises == ()
+    assert outcome.named is None and outcome.tokens_to_fail is None
+    assert outcome.num_collisions == 0
+
+
+@pytest.mark.parametrize("name", ["redrafted-position", "accept-reads-key"])
+def test_a_fault_without_bias_is_named_by_the_trace_alone(name: str) -> None:
+    """Twenty thousand tokens: far from a FAIL; the whole run goes on to PASS."""
+    outcome = run_case(replace(case_of(name), num_tokens=20_000))
+    assert outcome.verdict.state is VerdictState.INCONCLUSIVE
+    assert outcome.log10_e < 3
+    assert outcome.named_by == "trace"
+
+
+def test_a_seed_decides_the_outcome() -> None:
+    case = case_of("off-by-one")
+    first, again, other = (run_case(case, seed) for seed in (7, 7, 8))
+    assert replace(first, seconds=0) == replace(again, seconds=0)
+    assert first.log10_e != other.log10_e
+
+
+@pytest.fixture(scope="module")
+def found() -> Outcome:
+    return run_case(case_of("off-by-one"))
+
+
+@pytest.mark.parametrize(
+    ("change", "clause"),
+    [
+        ({"expected": VerdictState.PASS}, "FAIL where PASS is expected"),
+        ({"expected": None}, "FAIL where nothing is planted"),
+        ({"num_tokens": 10}, "not 10"),
+        ({"names": ("shared noise",)}, "in place of 'shared noise'"),
+        ({"is_traced": False}, "the trace names something"),
+    ],
+)
+def test_what_is_not_as_expected_is_said(found: Outcome, change: dict, clause: str) -> None:
+    (said,) = replace(found, case=replace(found.case, **change)).surprises
+    assert clause in said
+
+
+def test_a_silent_trace_and_a_fault_that_never_ran_are_said(found: Outcome) -> None:
+    assert replace(found, num_collisions=0).surprises == ("the trace is silent",)
+    assert replace(found, num_calls=0).surprises == ("fairdraft.noise.address never ran",)
+
+
+def test_a_run_keeps_the_order_and_counts_what_is_left() -> None:
+    cases = [case_of(name) for name in ("seed-ignored", "constant-position")]
+    steps = []
+    run = run_catalogue(cases, on_progress=steps.append)
+    assert [outcome.case for outcome in run.outcomes] == cases
+    assert run.exit_code == 0 and run.surprises == []
+    assert [step.num_done for step in steps] == [1, 2]
+    assert steps[-1].share == pytest.approx(1) and steps[-1].seconds_left == pytest.approx(0)
+
+
+@pytest.mark.slow
+def test_processes_change_nothing() -> None:
+    cases = [case_of(name) for name in ("seed-ignored", "constant-position")]
+    alone, together = (run_catalogue(cases, jobs=jobs) for jobs in (1, 2))
+    for one, other in zip(alone.outcomes, together.outcomes, strict=True):
+        assert replace(one, seconds=0) == replace(other, seconds=0)
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="no fault is named 'typo'; choose from"):
+        find_cases(["typo"])
+
+
+def test_no_process_is_refused() -> None:
+    with pytest.raises(ValueError, match="jobs = 0"):
+        run_catalogue(CASES[:1], jobs=0)
