@@ -17,10 +17,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,7 @@ ALPHAS = (0.05, 0.01, 0.001)
 #: laws of the edge of eps: octiles that gain
 EDGES = {"upper half": (4, 5, 6, 7), "every second": (1, 3, 5, 7)}
 SAMPLERS = ("gumbel", "race", "inverse_cdf")
+Seed = int | tuple[int, int]
 VOCAB_SIZE, NUM_DRAFTS, LENGTH = 16, 3, 32
 NULL_EPS, EDGE_EPS, EDGE_EPS0 = 0.01, 0.1, 0.02
 #: runs that are simulated in step
@@ -96,15 +100,13 @@ def main() -> None:
         scale = Scale(8, 4, 2, 2, tokens=512, edge_tokens=1024)
     before = conditions()
     print(describe(before))
-    begin = time.process_time()
-    null = list(_counted("null", null_runs(scale, seed=1), scale.runs))
-    edge0 = list(_counted("edge of eps0", eps0_runs(scale, seed=2), scale.eps0_runs))
-    edges = {
-        name: list(_counted(name, eps_runs(scale, name, seed=3 + i), scale.eps_runs))
-        for i, name in enumerate(EDGES)
-    }
-    exact = list(_counted("exact", exact_runs(scale, seed=9), scale.exact_runs))
-    seconds = time.process_time() - begin
+    begin = time.perf_counter()
+    with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
+        null = _spread(pool, scale, "null", seed=1)
+        edge0 = _spread(pool, scale, "edge of eps0", seed=2)
+        edges = {name: _spread(pool, scale, name, seed=3 + i) for i, name in enumerate(EDGES)}
+        exact = _spread(pool, scale, "exact", seed=9)
+    seconds = time.perf_counter() - begin
     alarms = false_alarms(null)
     robust = false_alarms(edge0)
     passes = {name: false_passes(runs) for name, runs in edges.items()}
@@ -116,7 +118,8 @@ def main() -> None:
         "benchmark": "audit_error_rates",
         "is_correct": all(target.is_met for target in targets if "lower limit" in target.name),
         "conditions": before,
-        "cpu_seconds": round(seconds, 1),
+        "seconds": round(seconds, 1),
+        "workers": arguments.workers,
         "scale": {**scale.__dict__, "length": LENGTH, "num_drafts": NUM_DRAFTS},
         "vocab_size": VOCAB_SIZE,
         "eps": EDGE_EPS,
@@ -135,7 +138,7 @@ def main() -> None:
     finish(document, raw, arguments.json)
 
 
-def null_runs(scale: Scale, seed: int) -> Iterator[Run]:
+def null_runs(scale: Scale, seed: Seed) -> Iterator[Run]:
     """Exact decoders; samplers, for the templates' sake, in turn."""
     pair = Pair.random(VOCAB_SIZE, seed=3)
     generator = np.random.default_rng(seed)
@@ -159,21 +162,21 @@ def null_runs(scale: Scale, seed: int) -> Iterator[Run]:
         number += count
 
 
-def eps0_runs(scale: Scale, seed: int) -> Iterator[Run]:
+def eps0_runs(scale: Scale, seed: Seed) -> Iterator[Run]:
     """Decoders whose every law is off by eps0, which is tolerated."""
     settings = EvidenceSettings(eps=NULL_EPS, eps0=EDGE_EPS0)
     law = (EDGES["upper half"], EDGE_EPS0)
     yield from _edge_runs(settings, law, scale.eps0_runs, scale.tokens, scale.batch, seed)
 
 
-def eps_runs(scale: Scale, name: str, seed: int) -> Iterator[Run]:
+def eps_runs(scale: Scale, name: str, seed: Seed) -> Iterator[Run]:
     """Decoders whose every law is off by eps on the octiles, which no PASS may cover."""
     law = (EDGES[name], EDGE_EPS)
     size = (scale.edge_tokens, scale.edge_batch)
     yield from _edge_runs(EvidenceSettings(eps=EDGE_EPS), law, scale.eps_runs, *size, seed)
 
 
-def exact_runs(scale: Scale, seed: int) -> Iterator[Run]:
+def exact_runs(scale: Scale, seed: Seed) -> Iterator[Run]:
     """Exact decoders with the settings of `eps_runs`: what PASS is planned for."""
     law = (EDGES["upper half"], 0.0)
     size = (scale.edge_tokens, scale.edge_batch)
@@ -186,7 +189,7 @@ def _edge_runs(
     num_runs: int,
     num_tokens: int,
     batch: int,
-    seed: int,
+    seed: Seed,
 ) -> Iterator[Run]:
     pair = Pair.random(VOCAB_SIZE, seed=3)
     off = tilted(pair, *law)
@@ -265,12 +268,29 @@ def _targets(alarms: Any, robust: Any, passes: Any) -> list[Target]:
     return targets
 
 
-def _counted(title: str, runs: Iterator[Run], total: int) -> Iterator[Run]:
-    marks = {math.ceil(total * tenth / 10) for tenth in range(1, 11)}
-    for number, run in enumerate(runs, start=1):
-        if number in marks:
-            print(f"{title}: {number} of {total} runs", file=sys.stderr, flush=True)
-        yield run
+def _spread(pool: Executor, scale: Scale, kind: str, seed: int) -> list[Run]:
+    """All runs of a kind, in pieces with seeds of their own, whoever computes them."""
+    total = getattr(scale, _TOTALS.get(kind, "eps_runs"))
+    counts = [min(RUNS_AT_ONCE, total - done) for done in range(0, total, RUNS_AT_ONCE)]
+    pieces = [(scale, kind, count, (seed, piece)) for piece, count in enumerate(counts)]
+    runs: list[Run] = []
+    for found in pool.map(_piece, pieces):
+        runs += found
+        print(f"{kind}: {len(runs)} of {total} runs", file=sys.stderr, flush=True)
+    return runs
+
+
+_TOTALS = {"null": "runs", "edge of eps0": "eps0_runs", "exact": "exact_runs"}
+
+
+def _piece(piece: tuple[Scale, str, int, tuple[int, int]]) -> list[Run]:
+    scale, kind, count, seed = piece
+    scale = replace(scale, **{_TOTALS.get(kind, "eps_runs"): count})
+    if kind == "null":
+        return list(null_runs(scale, seed))
+    if kind == "edge of eps0":
+        return list(eps0_runs(scale, seed))
+    return list(exact_runs(scale, seed) if kind == "exact" else eps_runs(scale, kind, seed))
 
 
 def _log10(log: float) -> float:
@@ -296,6 +316,8 @@ def _cell(entry: dict[str, float]) -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=int, default=5000, help="null runs")
+    cores = os.cpu_count() or 1
+    parser.add_argument("--workers", type=int, default=cores, help="processes; default all cores")
     parser.add_argument("--quick", action="store_true", help="toy sizes, in seconds")
     parser.add_argument(
         "--json",
