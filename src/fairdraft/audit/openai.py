@@ -68,6 +68,7 @@ class EndpointClient:
         concurrency: Connections at once.
 
     Attributes:
+        concurrency: The same.
         troubles: How often which trouble led to another try.
 
     Raises:
@@ -84,6 +85,7 @@ class EndpointClient:
     ) -> None:
         self.url = checked_url(url)
         self.patience = patience or Patience()
+        self.concurrency = concurrency
         self.troubles: Counter[str] = Counter()
         self._httpx = _load_httpx()
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}

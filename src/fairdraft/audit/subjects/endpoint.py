@@ -5,18 +5,15 @@ Axes: N tokens of a batch, k tokens listed beside each.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fairdraft.audit.completions import Completion
+from fairdraft.audit.conversation import Conversation, reason
 from fairdraft.audit.drafting import DraftWatch
+from fairdraft.audit.endpoint_request import EndpointRequest
 from fairdraft.audit.openai import EndpointClient, EndpointError, Patience, checked_url
-from fairdraft.audit.prompts import PROMPTS
 from fairdraft.audit.subject import Batch, InvalidSubject, SubjectInfo
-from fairdraft.audit.subjects.answers import AnswerChecks, Identity
+from fairdraft.audit.subjects.answers import Identity
 from fairdraft.audit.subjects.listing import Rescorer, score_completions
 
 if TYPE_CHECKING:
@@ -27,68 +24,6 @@ __all__ = ["EndpointRequest", "EndpointSubject"]
 # numbers travel as float32 and the rest cell has a floor
 LOGPROBS_EPS0 = 1e-5
 RESCORED_EPS0 = 0.005
-# what vLLM and its relatives understand besides the common fields
-_EXTENSION = {
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "ignore_eos": True,
-    "return_tokens_as_token_ids": True,
-    "return_token_ids": True,
-}
-# a server that is down should be reported soon
-_PROBE_ATTEMPTS = 3
-_REFUSALS = (400, 404, 415, 422)
-
-
-@dataclass(frozen=True)
-class EndpointRequest:
-    """What every request asks for; text i has prompt i (in turns) and seed `seed` + i.
-
-    Attributes:
-        num_logprobs: k.
-        max_tokens: Tokens a text.
-        seed: Of text 0.
-        sampling: Sampler parameters that are to be something else than plain sampling at
-            temperature 1, by their names in the request. Such an audit is invalid: logprobs are
-            the model's before temperature and filters.
-        prompts: Texts to continue.
-    """
-
-    num_logprobs: int = 20
-    max_tokens: int = 64
-    seed: int = 0
-    sampling: tuple[tuple[str, float], ...] = ()
-    prompts: Sequence[str] = PROMPTS
-
-    def __post_init__(self) -> None:
-        for name in ("num_logprobs", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)} must be at least 1")
-        if self.seed < 0:
-            raise ValueError(f"seed = {self.seed} must be at least 0: some servers read -1 as none")
-        if not self.prompts or not all(self.prompts):
-            raise ValueError("prompts must hold at least one text, and none that is empty")
-
-    def prompt(self, index: int) -> str:
-        """What text `index` continues."""
-        return self.prompts[index % len(self.prompts)]
-
-    def body(self, model: str, index: int, *, extended: bool) -> dict[str, Any]:
-        """The JSON of text `index`, with vLLM's fields or without."""
-        body = {
-            "model": model,
-            "prompt": self.prompt(index),
-            "max_tokens": self.max_tokens,
-            "temperature": 1.0,
-            "top_p": 1.0,
-            "n": 1,
-            "seed": self.seed + index,
-            "logprobs": self.num_logprobs,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-        }
-        return body | _EXTENSION if extended else body
 
 
 class EndpointSubject:
@@ -188,107 +123,62 @@ class EndpointSubject:
             InvalidSubject: If the server cannot be reached at all, or what it answers cannot be
                 scored.
         """
-        _check_sampling(dict(self.request.sampling))
+        self.request.check_sampling()
         first = 0 if cursor is None else int(cursor["next"])
-        client = EndpointClient(
+        with self.client() as client:
+            try:
+                talk = self.talk(client, first, Identity.read(cursor))
+            except EndpointError as error:
+                if cursor is None:
+                    raise InvalidSubject(
+                        f"the endpoint cannot be audited: {reason(error)}"
+                    ) from None
+                yield _last_batch(cursor, error)
+                return
+            yield from self._batches(talk, first)
+
+    def client(self) -> EndpointClient:
+        """A client of the server; close it."""
+        return EndpointClient(
             self.url,
             api_key=self._api_key,
             patience=self.patience,
             concurrency=self.concurrency,
         )
-        with client:
-            try:
-                sitting = self._begin(client, first, Identity.read(cursor))
-            except EndpointError as error:
-                if cursor is None:
-                    raise InvalidSubject(f"the endpoint cannot be audited: {_why(error)}") from None
-                yield _last_batch(cursor, error)
-                return
-            yield from sitting
 
-    def _begin(
-        self, client: EndpointClient, first: int, identity: Identity | None
-    ) -> Iterator[Batch]:
-        model = self.model or _only_model(client)
-        extended, answer = self._probe(client, model, first)
-        checks = AnswerChecks(identity)
-        probe = checks.read(answer, self.request.num_logprobs)
-        watch = DraftWatch(model, self.speculative, client.metrics())
-        answers = self._answers(client, model, first, extended)
-        return self._sitting(client, first, answers, checks, watch, self._about(extended, probe))
+    def talk(
+        self, client: EndpointClient, first: int = 0, identity: Identity | None = None
+    ) -> Conversation:
+        """Begins to ask for texts, from number `first` on.
 
-    def _sitting(
-        self,
-        client: EndpointClient,
-        first: int,
-        answers: Iterator[Any],
-        checks: AnswerChecks,
-        watch: DraftWatch,
-        notes: list[str],
-    ) -> Iterator[Batch]:
+        Raises:
+            EndpointError: If the server does not answer.
+            InvalidSubject: If it is another than `identity`, or its answer cannot be scored.
+        """
+        encode = None if self.rescorer is None else self.rescorer.encode
+        return Conversation(client, self.request, self.model, first, identity, encode)
+
+    def _batches(self, talk: Conversation, first: int) -> Iterator[Batch]:
+        watch = DraftWatch(talk.model, self.speculative, talk.client.metrics())
+        notes = self._about(talk)
         while True:
             completions = []
-            assert checks.identity is not None
-            cursor = {"next": first, "identity": checks.identity.document()}
+            cursor = {"next": first, "identity": talk.identity.document()}
             try:
                 for _ in range(self.texts_per_batch):
-                    completions.append(checks.read(next(answers), self.request.num_logprobs))
+                    completions.append(talk.next())
             except EndpointError as error:
                 yield _last_batch(cursor, error)
                 return
             prompts = [self.request.prompt(first + i) for i in range(len(completions))]
             tokens = score_completions(first, completions, self.rescorer, prompts)
             first += len(completions)
-            notes += [f"some requests were asked again after: {name}" for name in client.troubles]
-            notes += watch.look(client.metrics(), len(tokens))
+            notes += talk.troubles() + watch.look(talk.client.metrics(), len(tokens))
             yield Batch(tokens, {**cursor, "next": first}, tuple(notes))
             notes = []
 
-    # one short request, which tells whether the server knows vLLM's fields
-    def _probe(self, client: EndpointClient, model: str, index: int) -> tuple[bool, Any]:
-        def ask(extended: bool) -> Any:
-            body = self._body(model, index, extended) | {"max_tokens": 1}
-            return client.post("/completions", body, attempts=_PROBE_ATTEMPTS).result()
-
-        try:
-            return True, ask(True)
-        except EndpointError as error:
-            if error.status not in _REFUSALS:
-                raise
-            try:
-                return False, ask(False)
-            except EndpointError:
-                # the second refusal may only be about the same thing in fewer words
-                raise error from None
-
-    def _body(self, model: str, index: int, extended: bool) -> dict[str, Any]:
-        body = self.request.body(model, index, extended=extended)
-        if self.rescorer is not None:
-            body["prompt"] = self.rescorer.encode(body["prompt"])
-        return body
-
-    def _answers(
-        self, client: EndpointClient, model: str, first: int, extended: bool
-    ) -> Iterator[Any]:
-        waiting: deque[Future[Any]] = deque()
-        index = first
-        while True:
-            # ahead by two rounds, so that the slowest text does not idle the server
-            while len(waiting) < 2 * self.concurrency:
-                body = self._body(model, index, extended)
-                waiting.append(client.post("/completions", body))
-                index += 1
-            yield waiting.popleft().result()
-
-    def _about(self, extended: bool, probe: Completion) -> list[str]:
-        notes = []
-        if not extended:
-            notes.append(
-                "the server refuses vLLM's request fields: its own defaults of top_k, min_p and "
-                "repetition_penalty are taken to be off, and texts may end early"
-            )
-        if not probe.has_ids:
-            notes.append("the server reports token strings; a token's id is a digest of its string")
+    def _about(self, talk: Conversation) -> list[str]:
+        notes = talk.about()
         if self.rescorer is None or self.rescorer.draft is None:
             notes.append(
                 "without --draft no family that needs the draft's law is covered: about a bug "
@@ -297,40 +187,10 @@ class EndpointSubject:
         return notes
 
 
-def _check_sampling(sampling: dict[str, float]) -> None:
-    plain = {"temperature": 1, "top_p": 1, "repetition_penalty": 1}
-    for name, value in sampling.items():
-        if value != plain.get(name, 0) and not (name == "top_k" and value < 0):
-            raise InvalidSubject(
-                f"{name} = {value:g}: a server's logprobs are the model's before temperature, "
-                "filters and penalties, so tokens can be held against them at temperature 1 "
-                "without filters and penalties only; leave it away"
-            )
-
-
-def _only_model(client: EndpointClient) -> str:
-    served = client.get("/models", attempts=2)
-    names = [entry.get("id") for entry in served.get("data", [])]
-    if len(names) != 1:
-        raise InvalidSubject(
-            f"the server offers {', '.join(map(str, names)) or 'no model'}; name one with --model"
-        )
-    return str(names[0])
-
-
-def _why(error: EndpointError) -> str:
-    hints = {
-        401: "; set FAIRDRAFT_API_KEY to a key that it takes",
-        403: "; set FAIRDRAFT_API_KEY to a key that it takes",
-        404: "; the URL should be the one that ends in /v1, and --model one of its models",
-    }
-    return f"{error}{hints.get(error.status or 0, '')}"
-
-
 # no token: had the last whole batch decided anything, the audit would have ended with it
 def _last_batch(cursor: dict[str, Any], error: EndpointError) -> Batch:
     note = (
         f"the endpoint stopped answering after {cursor['next']:,} texts, which count: "
-        f"{_why(error)}; the audit can go on from there"
+        f"{reason(error)}; the audit can go on from there"
     )
     return Batch(score_completions(0, []), cursor, (note,))
