@@ -6,6 +6,7 @@ Axes: B rows, K drafts, V vocabulary, C candidates of a sparse draft law.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -235,28 +236,39 @@ def _addresses(at, num_drafts: np.ndarray, depth: int) -> tuple[noise.Address, n
     if not depth:
         final_at = noise.address(Stream.TARGET, key=keys, position=anchors, sample=sample)
         return final_at[:0], final_at
-    nodes = np.arange(depth + 1)
-    positions = anchors + nodes
-    has_drafts = num_drafts[:, None] > 0
-    streams = np.where(nodes < num_drafts[:, None], int(Stream.RESIDUAL), int(Stream.BONUS))
-    streams[~has_drafts[:, 0]] = Stream.TARGET
-    final_at = noise.address(
-        streams,
-        key=keys,
-        position=positions,
-        anchor=anchors * has_drafts,
-        node=nodes * has_drafts,
-        sample=sample,
+    nodes, offsets = _columns(depth)
+    streams = np.full((count, len(nodes)), int(Stream.ACCEPT))
+    is_inside = offsets[depth:] < num_drafts[:, None]
+    streams[:, depth:] = np.where(is_inside, int(Stream.RESIDUAL), int(Stream.BONUS))
+    positions = anchors + offsets
+    if not num_drafts.all():
+        is_plain = num_drafts == 0
+        streams[is_plain, depth:] = Stream.TARGET
+        anchors, nodes = (
+            np.where(is_plain[:, None], 0, anchors),
+            np.where(is_plain[:, None], 0, nodes),
+        )
+    # one call names everything: on a few rows calls cost more than what they compute
+    at = noise.address(
+        streams, key=keys, position=positions, anchor=anchors, node=nodes, sample=sample
     )
-    accept_at = noise.address(
-        Stream.ACCEPT,
-        key=keys,
-        position=positions[:, :-1],
-        anchor=anchors,
-        node=nodes[1:],
-        sample=sample,
+    key, counter = at.key.reshape(count, -1), at.counter.reshape(count, -1, 4)
+    return (
+        _joined(key[:, :depth], counter[:, :depth]),
+        _joined(key[:, depth:], counter[:, depth:]),
     )
-    return accept_at, final_at
+
+
+@cache
+def _columns(depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """Node and position, less the anchor, of the K tests and then of the K + 1 last tokens."""
+    drafts, rows_ = np.arange(depth), np.arange(depth + 1)
+    return np.concatenate([drafts + 1, rows_]), np.concatenate([drafts, rows_])
+
+
+def _joined(key: np.ndarray, counter: np.ndarray) -> noise.Address:
+    contiguous = np.ascontiguousarray(counter).reshape(-1, 4)
+    return noise.Address(np.ascontiguousarray(key).reshape(-1), contiguous)
 
 
 def _empty_outputs(count: int, num_rows: int) -> ChainOutputs:
