@@ -160,10 +160,7 @@ def _after_inconclusive(report: Report) -> tuple[str, ...]:
 
 
 def _after_invalid(report: Report) -> tuple[str, ...]:
-    return (
-        *(report.verdict.reasons or report.notes)[:3],
-        "Remove the cause and run the audit again; nothing was decided.",
-    )
+    return ("Do what the reason asks for, then run the audit again; nothing was decided.",)
 
 
 _STEPS = {

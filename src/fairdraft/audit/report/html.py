@@ -158,7 +158,7 @@ def _tables(report: Report) -> str:
     parts = []
     if any(family.num_tokens for family in report.families):
         parts += [_heading("Families"), family_table(report)]
-    if report.templates:
+    if any(template.num_tokens for template in report.templates):
         parts += [_heading("Known bugs, ranked"), template_table(report)]
     if report.heat is not None:
         parts += [_heading("Cells furthest from the target"), cell_table(report)]

@@ -66,7 +66,7 @@ def chance(log10_e: float) -> str:
 
 def grouped(text: str) -> str:
     """A sentence with thousands separators in its counts of tokens."""
-    return re.sub(r"\b\d{5,}(?= tokens| seen)", lambda found: count(int(found.group())), text)
+    return re.sub(r"\b\d{4,}(?= tokens| seen)", lambda found: count(int(found.group())), text)
 
 
 def sentence(clause: str) -> str:
