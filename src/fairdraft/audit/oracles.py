@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fairdraft.audit.contexts import ContextCheck, Rescorable
 from fairdraft.audit.replay import Replay, Replayable
 from fairdraft.audit.tracing import AddressCheck, Traceable, check_addresses
 from fairdraft.stats.verdict import Verdict, VerdictState
@@ -57,7 +58,7 @@ def consult(subject: Any, on_stage: Callable[[str], None]) -> OracleFindings:
 
     Args:
         subject: Any subject.
-        on_stage: Told "addresses" and "replay" before each begins.
+        on_stage: Told "addresses", "replay" and "contexts" before each begins.
     """
     notes: list[str] = []
     faults: list[str] = []
@@ -77,6 +78,17 @@ def consult(subject: Any, on_stage: Callable[[str], None]) -> OracleFindings:
         faults.extend(replay.mismatches)
         if replay.mismatches:
             diagnoses.append("the ops do not decide as their definition does")
+    if isinstance(subject, Rescorable):
+        on_stage("contexts")
+        contexts = subject.check_contexts()
+        notes.append(_on_contexts(contexts))
+        if not contexts.is_clean:
+            faults.append(
+                f"the logits that decided {contexts.where} are not the target's for that text: a "
+                f"forward over the whole text differs by {contexts.largest:.3g}, and rounding by "
+                f"{contexts.limit:g} at most"
+            )
+            diagnoses.append("cache, masks or positions give tokens the wrong context")
     return OracleFindings(tuple(notes), tuple(faults), "; ".join(diagnoses) or None)
 
 
@@ -91,4 +103,11 @@ def _on_replay(replay: Replay) -> str:
     return (
         f"replay: {replay.num_rounds} rounds, {replay.num_tokens} tokens and "
         f"{replay.num_drafts} drafts decided again, {found}{ties}"
+    )
+
+
+def _on_contexts(check: ContextCheck) -> str:
+    return (
+        f"contexts: logits of {check.num_tokens} tokens are those of a forward over the whole "
+        f"text to {check.largest:.2g}"
     )

@@ -13,6 +13,7 @@ from fairdraft.audit.subject import Batch, InvalidSubject, SubjectInfo
 from fairdraft.audit.subjects.engine_copies import observed, with_trace
 
 if TYPE_CHECKING:
+    from fairdraft.audit.contexts import ContextCheck
     from fairdraft.audit.replay import Replay
     from fairdraft.engine import LLM, RequestOutput, SamplingParams
     from fairdraft.noise import Trace
@@ -151,6 +152,12 @@ class EngineSubject:
         params = [replace(item, max_tokens=None) for item in params]
         with_trace(self.llm, trace, limit).generate(as_ids(prompts), params)
         return trace
+
+    def check_contexts(self) -> ContextCheck:
+        """Compares logits of some rounds with a forward over each whole text."""
+        from fairdraft.audit.subjects.engine_exact import check_engine_contexts
+
+        return check_engine_contexts(self)
 
     def replay_rounds(self) -> Replay:
         """Generates some texts and decides a sample of their rounds again, by the definition."""
