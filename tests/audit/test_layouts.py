@@ -146,6 +146,15 @@ def test_what_ours_refuses_every_layout_refuses() -> None:
 
 
 @pytest.mark.parametrize("make", layouts.LAYOUTS.values(), ids=layouts.LAYOUTS)
+def test_names_own_their_memory(make) -> None:
+    """Compiled code asks whether it may write; NumPy warns of that on a broadcast view."""
+    at = make().address(Stream.BONUS, key=np.arange(3, dtype=np.uint64), position=np.arange(3))
+    for part in (at.key, at.counter):
+        assert part.flags.writeable
+        assert part.flags.c_contiguous
+
+
+@pytest.mark.parametrize("make", layouts.LAYOUTS.values(), ids=layouts.LAYOUTS)
 def test_a_layout_goes_when_its_block_ends(make) -> None:
     with make() as layout:
         assert noise.address == layout.address

@@ -115,7 +115,10 @@ class Layout:
         parts = np.broadcast_arrays(np.asarray(stream), as_keys(key), *numbers)
         # plain integers, so that codes compare with the streams' numbers
         stream, key, *rest = (part.reshape(-1) for part in parts)
-        fields = _Fields(stream.astype(np.int64), key, *(part.astype(np.int64) for part in rest))
+        # copies, since a broadcast view must not reach the kernels
+        fields = _Fields(
+            stream.astype(np.int64), key.copy(), *(part.astype(np.int64) for part in rest)
+        )
         moved = fields
         if self.constant_position:
             is_draft = fields.stream == Stream.DRAFT
