@@ -148,7 +148,9 @@ def test_what_ours_refuses_every_layout_refuses() -> None:
 @pytest.mark.parametrize("make", layouts.LAYOUTS.values(), ids=layouts.LAYOUTS)
 def test_names_own_their_memory(make) -> None:
     """Compiled code asks whether it may write; NumPy warns of that on a broadcast view."""
-    at = make().address(Stream.BONUS, key=np.arange(3, dtype=np.uint64), position=np.arange(3))
+    at = make().address(
+        Stream.BONUS, key=np.arange(3, dtype=np.uint64), position=np.arange(3)[None]
+    )
     for part in (at.key, at.counter):
         assert part.flags.writeable
         assert part.flags.c_contiguous
