@@ -102,3 +102,10 @@ def test_bounds_of_the_wrong_sign_are_refused(
     monkeypatch.setattr(module, "equivalence_width", lambda *a: -width(*a))
     runs = list(bench.eps_runs(bench.Scale(eps_runs=10, **LONG), "upper half", seed=106))
     assert bench.false_passes(runs)["hits"] > most_hits(10, DELTA)
+
+
+def test_page_holds_the_recorded_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    page = importlib.import_module("audit_page")
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.filled(text) == text, "run python bench/audit_page.py"
