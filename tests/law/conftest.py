@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairdraft.ops import chain
+from fairdraft.ops import block, chain
 
 
 @pytest.fixture
 def remembered_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference walk looks a row's weights up by its bits: the same numbers, sooner."""
+    """The reference walks look a row's weights up by its bits: the same numbers, sooner."""
     compute = chain.row_weights
     known: dict[tuple[bytes, float], Any] = {}
 
@@ -22,4 +22,5 @@ def remembered_rows(monkeypatch: pytest.MonkeyPatch) -> None:
             known[name] = compute(logits, c)
         return known[name]
 
-    monkeypatch.setattr(chain, "row_weights", remembered)
+    for module in (chain, block):
+        monkeypatch.setattr(module, "row_weights", remembered)

@@ -17,6 +17,7 @@ import torch
 from fairdraft import ops
 from fairdraft.ops import SparseLogits, rules
 from fairdraft.ops.dispatch import Impl
+from fairdraft.ops.verify import Rule
 from tests.law.tables import History, Tables
 
 Stop = Callable[[Tables, History], int]
@@ -71,13 +72,21 @@ class Experiment:
 
 @dataclass
 class Weights:
-    """Paths [R, K], their chances and present drafts [R], and the rule's weights."""
+    """Paths [R, K], their chances [R], and the rule's weights.
+
+    Attributes:
+        end: Chance that a walk ends at each row, given its path [R, K + 1].
+        next_law: Law of the token emitted there [R, K + 1, V]; rows that end nothing may be junk.
+    """
 
     paths: list[History]
     chance: np.ndarray
-    count: np.ndarray
-    accept: np.ndarray
+    end: np.ndarray
     next_law: np.ndarray
+
+    def mean_accepted(self) -> float:
+        """Drafts that stand, on average."""
+        return float(self.chance @ self.end @ np.arange(self.end.shape[1]))
 
 
 def emitted_law(weights: Weights, tables: Tables) -> np.ndarray:
@@ -93,47 +102,66 @@ def emitted_law(weights: Weights, tables: Tables) -> np.ndarray:
             if tables.p[prefix][y] > 0:
                 fill((*prefix, y), chance * tables.p[prefix][y])
 
-    for x, chance, count, accept, next_law in zip(
-        weights.paths, weights.chance, weights.count, weights.accept, weights.next_law, strict=True
+    for x, chance, end, next_law in zip(
+        weights.paths, weights.chance, weights.end, weights.next_law, strict=True
     ):
-        alive = float(chance)
-        for r in range(int(count) + 1):
-            ends = alive if r == count else alive * (1 - accept[r])
-            # rows after a certain rejection are not read: they may be junk
-            if ends > 0:
-                for y in np.flatnonzero(next_law[r]):
-                    fill((*x[:r], int(y)), ends * next_law[r, y])
-            if r < count:
-                alive *= accept[r]
-            if alive == 0:
-                break
+        for r in np.flatnonzero(end):
+            for y in np.flatnonzero(next_law[r]):
+                fill((*x[:r], int(y)), chance * end[r] * next_law[r, y])
     return law
 
 
-def weights_by_formulas(experiment: Experiment) -> Weights:
-    """Weights from `ops.rules` on float64 laws."""
+def weights_by_formulas(experiment: Experiment, rule: Rule = "token") -> Weights:
+    """Weights from `ops.rules` on float64 laws; point masses as one-hot q."""
     tables = experiment.tables
     paths, chances = zip(*experiment.paths(), strict=True)
     shape = (len(paths), tables.depth, tables.vocab_size)
-    count = np.array([experiment.stop(tables, x) for x in paths])
-    accept = np.full(shape[:2], np.nan)
+    accept = np.zeros(shape[:2])
     next_law = np.full((shape[0], shape[1] + 1, shape[2]), np.nan)
+    fill = _fill_token if rule == "token" else _fill_block
     for row, x in enumerate(paths):
-        for r in range(count[row] + 1):
-            p = tables.p[x[:r]]
-            if r == count[row]:
-                next_law[row, r] = p
-                break
-            q = np.eye(shape[2])[x[r]] if experiment.is_point_mass else tables.q[x[:r]]
-            accept[row, r] = rules.accept_probability(float(p[x[r]]), float(q[x[r]]))
-            replaced = rules.replacement(p, q)
-            next_law[row, r] = replaced / replaced.sum()
-            if x[r] == experiment.forbidden:
-                break
-    return Weights(list(paths), np.array(chances), count, accept, next_law)
+        fill(experiment, x, accept[row], next_law[row])
+    ends = rules.ends_by_first_failure if rule == "token" else rules.ends_by_last_pass
+    return Weights(list(paths), np.array(chances), ends(accept), next_law)
 
 
-def weights_of(experiments: Sequence[Experiment], *, impl: Impl, form: Form) -> list[Weights]:
+def _fill_token(experiment: Experiment, x: History, accept, next_law) -> None:
+    tables, count = experiment.tables, experiment.stop(experiment.tables, x)
+    for r in range(count + 1):
+        p = tables.p[x[:r]]
+        if r == count:
+            next_law[r] = p
+            return
+        q = np.eye(len(p))[x[r]] if experiment.is_point_mass else tables.q[x[:r]]
+        accept[r] = rules.accept_probability(float(p[x[r]]), float(q[x[r]]))
+        replaced = rules.replacement(p, q)
+        next_law[r] = replaced / replaced.sum()
+        if x[r] == experiment.forbidden:
+            return
+
+
+def _fill_block(experiment: Experiment, x: History, accept, next_law) -> None:
+    tables, count = experiment.tables, experiment.stop(experiment.tables, x)
+    rho = 1.0
+    for r in range(count + 1):
+        p, mass = tables.p[x[:r]], None
+        next_law[r] = p
+        if r < count:
+            q = np.eye(len(p))[x[r]] if experiment.is_point_mass else tables.q[x[:r]]
+            mass = rules.residual_mass(rules.residual(rho * p, q))
+            replaced = rules.replacement(rho * p, q)
+            next_law[r] = replaced / replaced.sum()
+        if r > 0:
+            accept[r - 1] = rules.block_accept_probability(*rules.block_odds(rho, mass))
+        if r < count:
+            rho = rules.path_ratio(rho, float(p[x[r]]), float(q[x[r]]))
+            if rho == 0:
+                return
+
+
+def weights_of(
+    experiments: Sequence[Experiment], *, impl: Impl, form: Form, rule: Rule = "token"
+) -> list[Weights]:
     """Weights of the production path; all experiments are rows of one `verify_chain` call.
 
     Rows and drafts that must not be read are filled with NaN and huge ids.
@@ -147,12 +175,12 @@ def weights_of(experiments: Sequence[Experiment], *, impl: Impl, form: Form) -> 
     draft = np.full((total, depth, vocab_size), np.nan, np.float32)
     token_ids = np.full((total, depth), 1 << 40)
     forbidden = np.zeros((total, depth), bool)
-    count, given = np.zeros(total, np.int64), np.zeros(total, np.int64)
+    given = np.zeros(total, np.int64)
     for b, (experiment, x) in enumerate(rows):
         _fill_row(experiment, x, target[b], draft[b], token_ids[b], forbidden[b])
-        count[b] = given[b] = experiment.stop(experiment.tables, x)
-        if experiment.has_placeholder and count[b] < depth:
-            token_ids[b, count[b] :], given[b] = -1, depth
+        given[b] = experiment.stop(experiment.tables, x)
+        if experiment.has_placeholder and given[b] < depth:
+            token_ids[b, given[b] :], given[b] = -1, depth
     verdict = ops.verify_chain(
         torch.from_numpy(target),
         torch.from_numpy(token_ids),
@@ -164,18 +192,19 @@ def weights_of(experiments: Sequence[Experiment], *, impl: Impl, form: Form) -> 
         draft_temperature=np.array([_claimed(e) for e, _ in rows]),
         point_mass=torch.tensor([e.is_point_mass for e, _ in rows]),
         forbidden=torch.from_numpy(forbidden),
+        rule=rule,
         return_weights=True,
         impl=impl,
     )
     assert verdict.weights is not None
-    accept = verdict.weights.accept_probability.numpy()
+    end = verdict.weights.end_probability.numpy()
     next_law = verdict.weights.next_law.numpy()
     result, begin = [], 0
     for pairs in found:
         at = slice(begin, begin + len(pairs))
         begin += len(pairs)
         paths, chances = zip(*pairs, strict=True)
-        result.append(Weights(list(paths), np.array(chances), count[at], accept[at], next_law[at]))
+        result.append(Weights(list(paths), np.array(chances), end[at], next_law[at]))
     return result
 
 

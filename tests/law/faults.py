@@ -129,6 +129,11 @@ def _redrawn(at: Fields) -> Fields:
     return replace(at, anchor=np.where(is_draft, 0, at.anchor), node=np.where(is_draft, 0, at.node))
 
 
+def _by_position(at: Fields) -> Fields:
+    is_used = np.isin(at.stream, (DRAFT, ACCEPT, RESIDUAL))
+    return replace(at, anchor=np.where(is_used, 0, at.anchor), node=np.where(is_used, 0, at.node))
+
+
 def clamped(limit: int) -> Fault:
     """Drafts are keyed by position alone, and positions stop at `limit`."""
 
@@ -151,9 +156,13 @@ CONSTANT_OVER_STEPS = layout(_constant_over_steps)
 SHARED_BY_SAMPLES = layout(_without_sample)
 #: a position that is drafted again uses the address of its first draft
 REDRAWN = layout(_redrawn)
+#: drafts, tests and replacements are named by position alone
+BY_POSITION = layout(_by_position)
 
 #: a rejected draft is replaced from p
 P_FOR_RESIDUAL = Fault(rules, "residual", lambda original: lambda p, q: p)
+#: under rule `block`, a path's rho is the plain product of its ratios
+UNCAPPED_RATIO = Fault(rules, "path_ratio", lambda original: lambda rho, p_x, q_x: rho * p_x / q_x)
 
 
 def _kept_on_empty(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,7 +175,7 @@ def _kept_on_empty(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 #: a rejected draft stands if the residual is empty
-KEPT_ON_EMPTY_RESIDUAL = Fault(chain, "_replacement", _kept_on_empty)
+KEPT_ON_EMPTY_RESIDUAL = Fault(chain, "replacement", _kept_on_empty)
 
 
 def _changed_inputs(change: Callable[[Any], Any]) -> Fault:

@@ -5,6 +5,7 @@ Axes: N trials, K drafts, S states (1: no context; V: the last token), V vocabul
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,11 @@ import numpy as np
 import torch
 
 from fairdraft import ops
-from fairdraft.noise import Trace
+from fairdraft.noise import Stream, Trace
 from fairdraft.ops import Verdict
 from fairdraft.ops.dispatch import Impl
 from fairdraft.ops.sample import Method
+from fairdraft.ops.verify import Rule
 from fairdraft.speculators import SharedSampler
 from tests.law.tables import log
 
@@ -36,6 +38,7 @@ class Setup:
         top_k: Filter of the request, 0 for none.
         is_ragged: Trial b drafts b mod (K + 1) tokens.
         is_greedy: Drafts are the draft's best tokens: point masses.
+        rule: Verification rule.
         method: How every token is drawn.
         impl: Implementation that verifies; drafts are always drawn by the fast one.
         trace: Records every draw, or None.
@@ -48,6 +51,7 @@ class Setup:
     top_k: int = 0
     is_ragged: bool = False
     is_greedy: bool = False
+    rule: Rule = "token"
     method: Method = "race"
     impl: Impl = "cpu"
     trace: Trace | None = None
@@ -107,6 +111,7 @@ def run_round(
         sample=sample,
         temperature=setup.temperature,
         point_mass=torch.full((num_trials,), setup.is_greedy),
+        rule=setup.rule,
         method=setup.method,
         impl=setup.impl,
         trace=setup.trace,
@@ -120,23 +125,47 @@ def first_round(setup: Setup, seed: int, num_trials: int, sample: Any = 0) -> Ve
     return run_round(setup, keys_from(seed, num_trials), last, anchor, sample)
 
 
-def generate(setup: Setup, seed: int, num_trials: int, length: int) -> np.ndarray:
-    """Rounds until every trial has `length` tokens: token_ids [N, length]."""
+def play(
+    setup: Setup, seed: int, num_trials: int, length: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, Verdict]]:
+    """Rounds until every trial has `length` tokens.
+
+    Yields:
+        The trials that take part, how many tokens each had before, and what the round gave them.
+    """
     keys = keys_from(seed, num_trials)
-    tokens = np.zeros((num_trials, length + setup.num_drafts + 1), np.int64)
+    last = np.zeros(num_trials, np.int64)
     done = np.zeros(num_trials, np.int64)
     while True:
         rows = np.flatnonzero(done < length)
         if not len(rows):
-            return tokens[:, :length]
-        last = np.where(done[rows] > 0, tokens[rows, done[rows] - 1], 0)
-        verdict = run_round(setup, keys[rows], last, PROMPT + done[rows])
+            return
+        verdict = run_round(setup, keys[rows], last[rows], PROMPT + done[rows])
         assert not verdict.error.any()
+        yield rows, done[rows], verdict
         emitted = verdict.num_emitted_tokens.numpy()
-        columns = np.arange(setup.num_drafts + 1)
-        row, column = np.nonzero(columns < emitted[:, None])
-        tokens[rows[row], done[rows[row]] + column] = verdict.token_ids.numpy()[row, column]
+        last[rows] = verdict.token_ids.numpy()[np.arange(len(rows)), emitted - 1]
         done[rows] += emitted
+
+
+def generate(setup: Setup, seed: int, num_trials: int, length: int) -> np.ndarray:
+    """The first tokens of every trial: token_ids [N, length]."""
+    tokens = np.zeros((num_trials, length + setup.num_drafts + 1), np.int64)
+    columns = np.arange(setup.num_drafts + 1)
+    for rows, begin, verdict in play(setup, seed, num_trials, length):
+        row, column = np.nonzero(columns < verdict.num_emitted_tokens.numpy()[:, None])
+        tokens[rows[row], begin[row] + column] = verdict.token_ids.numpy()[row, column]
+    return tokens[:, :length]
+
+
+def after_replacements(setup: Setup, seed: int, num_trials: int, length: int) -> np.ndarray:
+    """The tokens that came right after a replaced draft, all trials together [N]."""
+    was_replaced = np.zeros(num_trials, bool)
+    found = []
+    for rows, _, verdict in play(setup, seed, num_trials, length):
+        found.append(verdict.token_ids.numpy()[was_replaced[rows], 0])
+        was_replaced[rows] = verdict.last_stream.numpy() == Stream.RESIDUAL
+    return np.concatenate(found)
 
 
 def _state(table: np.ndarray, context: torch.Tensor) -> torch.Tensor:

@@ -11,37 +11,16 @@ import numpy as np
 import pytest
 
 from fairdraft.noise import Trace
-from fairdraft.stats import Partition
 from tests.law.faulty_laws import coupled, shared_proposal
 from tests.law.judging import Check, assert_law, count, plan_for
+from tests.law.round_checks import round_checks, round_trip_checks
 from tests.law.rounds import SEEDS, Setup, first_round, generate
-from tests.law.tables import P4, P8, Q4, Q8, joint_law, markov, opposed
+from tests.law.tables import P4, P8, Q4, Q8, markov, opposed
 
 LAWS = {"4 tokens": (P4, Q4), "8 tokens": (P8, Q8), "16 tokens": opposed(16, 0.2)}
 law_cases = pytest.mark.parametrize(("p", "q"), LAWS.values(), ids=LAWS.keys())
 low, high = SEEDS
 draft_counts = pytest.mark.parametrize("num_drafts", [1, 2, 4])
-
-FIRST, LATER, RARE = 0.02, 0.05, 0.1
-
-
-def effects(p: np.ndarray, q: np.ndarray, num_drafts: int) -> list[tuple[float, float]]:
-    """For each position of a round: the chance that it is reached, and the effect to see."""
-    reach = np.minimum(p, q).sum() ** np.arange(num_drafts + 1)
-    return [(r, FIRST if r == 1 else LATER if r > 0.05 else RARE) for r in reach]
-
-
-def round_checks(setup: Setup, seed: int) -> list[Check]:
-    """The law of every position of a round, given that it is reached."""
-    p, q = setup.p[0], setup.q[0]
-    plans = [(r, plan_for(p, effect=e)) for r, e in effects(p, q, setup.num_drafts)]
-    # six deviations more, so that each position is reached often enough
-    num_trials = max(int((t.num_trials + 6 * t.num_trials**0.5) / r) + 1 for r, t in plans)
-    tokens = first_round(setup, seed, num_trials).token_ids.numpy()
-    return [
-        Check(f"token {i}", plan, np.bincount(tokens[tokens[:, i] >= 0, i], minlength=len(p)))
-        for i, (_, plan) in enumerate(plans)
-    ]
 
 
 @pytest.mark.parametrize(("num_drafts", "seed"), [(1, low), (1, high), (2, high), (4, low)])
@@ -57,31 +36,6 @@ def test_first_token_is_not_the_coupled_law() -> None:
         plan = plan_for(p, faulty=coupled(p, q))
         tokens = first_round(Setup(p, q, 1), 1 << 33, plan.num_trials).token_ids.numpy()
         assert_law([Check("token 0", plan, np.bincount(tokens[:, 0], minlength=len(p)))])
-
-
-def round_trip_checks(setup: Setup, seed: int, length: int, effect: float) -> list[Check]:
-    """Joint law of the first three tokens, and of every adjacent pair, over several rounds."""
-    size = setup.vocab_size
-    p = np.broadcast_to(setup.p, (size, size))
-    joint = joint_law(lambda h: p[h[-1] if h else 0], size, 3)
-    start = p[0]
-    named = []
-    for i in range(length - 1):
-        named.append((f"tokens {i}, {i + 1}", slice(i, i + 2), start[:, None] * p))
-        start = start @ p
-    named.append(("tokens 0 to 2", slice(0, 3), joint))
-    plans = [plan_for(law, effect=effect, partition=cells(law)) for _, _, law in named]
-    num_trials = max(plan.num_trials for plan in plans)
-    tokens = generate(setup, seed, num_trials, length)
-    return [
-        Check(name, plan, count(tokens[:, at], law.shape))
-        for (name, at, law), plan in zip(named, plans, strict=True)
-    ]
-
-
-def cells(law: np.ndarray) -> Partition:
-    """Every cell that is common enough, the rarer ones packed; at most some hundreds."""
-    return Partition.by_mass(law, 1 / 800)
 
 
 @draft_counts

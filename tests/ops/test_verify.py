@@ -11,6 +11,7 @@ import torch
 from fairdraft import noise, ops
 from fairdraft.noise import Stream, Trace
 from fairdraft.ops import PLACEHOLDER_TOKEN_ID, Impl, RowError, SparseLogits
+from fairdraft.ops.verify import Rule
 from tests.ops.rows import IMPLS, random_logits
 
 OUTPUTS = (
@@ -21,6 +22,7 @@ OUTPUTS = (
     "margin",
     "error",
 )
+rules = pytest.mark.parametrize("rule", ["token", "block"])
 
 
 def random_call(count: int, depth: int, vocab_size: int, kind: str, seed: int) -> dict[str, Any]:
@@ -85,46 +87,49 @@ def test_sparse_equals_dense_with_the_rest_masked() -> None:
     assert torch.equal(ops.verify_chain(**call).token_ids, expected)
 
 
+@rules
 @pytest.mark.parametrize("impl", IMPLS)
-def test_rows_of_a_batch_do_not_touch_each_other(impl: Impl) -> None:
+def test_rows_of_a_batch_do_not_touch_each_other(impl: Impl, rule: Rule) -> None:
     call = random_call(12, 3, 70, "dense", seed=2)
-    whole = ops.verify_chain(**call, impl=impl)
+    whole = ops.verify_chain(**call, rule=rule, impl=impl)
     order = np.random.default_rng(0).permutation(12)
     moved: dict[str, Any] = {name: value[order] for name, value in call.items()}
-    shuffled = ops.verify_chain(**moved, impl=impl)
+    shuffled = ops.verify_chain(**moved, rule=rule, impl=impl)
     assert torch.equal(shuffled.token_ids, whole.token_ids[order])
     for b in range(12):
         one: dict[str, Any] = {name: value[b : b + 1] for name, value in call.items()}
-        alone = ops.verify_chain(**one, impl=impl)
+        alone = ops.verify_chain(**one, rule=rule, impl=impl)
         assert torch.equal(alone.token_ids[0], whole.token_ids[b])
 
 
+@rules
 @pytest.mark.parametrize("impl", IMPLS)
-def test_absent_drafts_end_the_chain(impl: Impl) -> None:
+def test_absent_drafts_end_the_chain(impl: Impl, rule: Rule) -> None:
     """-1 with garbage behind it equals a shorter chain, and is never accepted or emitted."""
     call = random_call(12, 4, 70, "dense", seed=3)
     call["num_draft_tokens"] = torch.full((12,), 4)
     call["forbidden"] = None
     call["draft_token_ids"][:, 2] = PLACEHOLDER_TOKEN_ID
-    marked = ops.verify_chain(**call, impl=impl)
+    marked = ops.verify_chain(**call, rule=rule, impl=impl)
     call["num_draft_tokens"] = torch.full((12,), 2)
     call["draft_token_ids"][:, 2:] = 12_345
-    shorter = ops.verify_chain(**call, impl=impl)
+    shorter = ops.verify_chain(**call, rule=rule, impl=impl)
     for name in OUTPUTS:
         assert torch.equal(getattr(marked, name), getattr(shorter, name)), name
     assert (marked.num_accepted_tokens <= 2).all()
 
 
+@rules
 @pytest.mark.parametrize("impl", IMPLS)
-def test_rows_after_a_forbidden_draft_are_not_read(impl: Impl) -> None:
+def test_rows_after_a_forbidden_draft_are_not_read(impl: Impl, rule: Rule) -> None:
     call = random_call(12, 4, 70, "dense", seed=4)
     call["num_draft_tokens"] = torch.full((12,), 4)
     call["forbidden"] = torch.zeros(12, 4, dtype=torch.bool)
     call["forbidden"][:, 1] = True
-    expected = ops.verify_chain(**call, impl=impl)
+    expected = ops.verify_chain(**call, rule=rule, impl=impl)
     call["target_logits"][:, 2:] = float("nan")
     call["draft_logits"][:, 2:] = float("-inf")
-    got = ops.verify_chain(**call, impl=impl)
+    got = ops.verify_chain(**call, rule=rule, impl=impl)
     assert torch.equal(got.token_ids, expected.token_ids)
     assert not got.error.any() and (got.num_accepted_tokens <= 1).all()
     reached = got.num_accepted_tokens == 1
@@ -157,28 +162,33 @@ def test_a_bad_row_counts_only_where_the_walk_reads_it(
     assert (got.token_ids[is_read, 2:] == PLACEHOLDER_TOKEN_ID).all()
 
 
+@rules
 @pytest.mark.parametrize("impl", IMPLS)
-def test_a_bad_draft_row_fails_its_request(impl: Impl) -> None:
+def test_a_bad_draft_row_fails_its_request(impl: Impl, rule: Rule) -> None:
     call = random_call(12, 1, 70, "dense", seed=6)
     call |= {"num_draft_tokens": torch.ones(12, dtype=torch.int64), "temperature": 1.0}
     call["draft_logits"][3, 0, 5] = float("nan")
-    got = ops.verify_chain(**call, impl=impl)
+    got = ops.verify_chain(**call, rule=rule, impl=impl)
     assert got.error[3] == RowError.DRAFT and got.num_emitted_tokens[3] == 0
 
 
+@rules
 @pytest.mark.parametrize("impl", IMPLS)
-def test_a_sampled_draft_with_q_zero_is_rejected_and_counted(impl: Impl) -> None:
+def test_a_sampled_draft_with_q_zero_is_rejected_and_counted(impl: Impl, rule: Rule) -> None:
     target = torch.zeros(1, 2, 4)
     draft = torch.tensor([[[0.0, float("-inf"), 0.0, 0.0]]])
     got = ops.verify_chain(
-        target, torch.tensor([[1]]), [1], draft_logits=draft, key=3, anchor=5, impl=impl
+        target, torch.tensor([[1]]), [1], draft_logits=draft, key=3, anchor=5, rule=rule, impl=impl
     )
     assert got.num_broken == 1 and got.num_accepted_tokens.tolist() == [0]
 
 
+@rules
 @pytest.mark.parametrize("impl", IMPLS)
-def test_a_sampled_draft_outside_the_vocabulary_has_no_q_and_is_counted(impl: Impl) -> None:
-    call: dict[str, Any] = {"key": 3, "anchor": 5, "impl": impl}
+def test_a_sampled_draft_outside_the_vocabulary_has_no_q_and_is_counted(
+    impl: Impl, rule: Rule
+) -> None:
+    call: dict[str, Any] = {"key": 3, "anchor": 5, "rule": rule, "impl": impl}
     target, draft_token_ids = torch.zeros(1, 2, 4), torch.tensor([[9]])
     sampled = ops.verify_chain(
         target, draft_token_ids, [1], draft_logits=torch.zeros(1, 1, 4), **call
@@ -188,8 +198,9 @@ def test_a_sampled_draft_outside_the_vocabulary_has_no_q_and_is_counted(impl: Im
     assert point_mass.num_broken == 0 and point_mass.num_accepted_tokens.tolist() == [0]
 
 
+@rules
 @pytest.mark.parametrize("impl", IMPLS)
-def test_an_empty_residual_samples_from_the_target(impl: Impl) -> None:
+def test_an_empty_residual_samples_from_the_target(impl: Impl, rule: Rule) -> None:
     """p = q but for a forbidden draft: what is emitted follows p, never the draft."""
     count = 1_500
     target = torch.tensor([0.5, 0.25, 0.25, 0.0]).log().expand(count, 2, 4)
@@ -202,6 +213,7 @@ def test_an_empty_residual_samples_from_the_target(impl: Impl) -> None:
         draft_logits=draft,
         key=key,
         anchor=2,
+        rule=rule,
         impl=impl,
     )
     counts = torch.bincount(got.token_ids[:, 0], minlength=4)
@@ -210,13 +222,14 @@ def test_an_empty_residual_samples_from_the_target(impl: Impl) -> None:
     assert (counts[:3] / count - torch.tensor([0.5, 0.25, 0.25])).abs().max() < 0.078
 
 
+@rules
 @pytest.mark.parametrize("impl", IMPLS)
-def test_streams_of_the_last_token(impl: Impl) -> None:
+def test_streams_of_the_last_token(impl: Impl, rule: Rule) -> None:
     target = torch.full((4, 3, 8), -40.0)
     target[..., 2] = 40.0
     drafts = torch.tensor([[2, 2], [2, 3], [3, 2], [2, 2]])
     got = ops.verify_chain(
-        target, drafts, [2, 2, 2, 0], draft_logits=None, key=1, anchor=4, impl=impl
+        target, drafts, [2, 2, 2, 0], draft_logits=None, key=1, anchor=4, rule=rule, impl=impl
     )
     expected = [Stream.BONUS, Stream.RESIDUAL, Stream.RESIDUAL, Stream.TARGET]
     assert got.last_stream.tolist() == expected
@@ -259,7 +272,7 @@ def test_the_trace_records_walked_rows_and_finds_reuse() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rule": "block"}, "rule = 'block' is not built"),
+        ({"rule": "typical"}, "rule = 'typical' is not built"),
         ({"num_draft_tokens": [3] * 12}, r"num_draft_tokens = 3 is outside 0\.\.2"),
         ({"num_draft_tokens": [-1] * 12}, "num_draft_tokens = -1"),
         ({"draft_token_ids": torch.zeros(12, 3, dtype=torch.int64)}, "draft_token_ids has shape"),

@@ -22,17 +22,16 @@ from fairdraft.ops.sample import greedy
 
 
 def verify_reference(inputs: ChainInputs, outputs: ChainOutputs) -> None:
-    """Walks every row of the batch; the specification of `verify_chain`."""
+    """Walks every row of the batch; the specification of rule `token`."""
+    is_matched = inputs.is_matched
     for b in range(len(inputs.target)):
-        if inputs.target_scale[b] == 0:
-            _match(inputs, outputs, b, _greedy_token)
-        elif inputs.is_point_mass[b]:
-            _match(inputs, outputs, b, _raced_token)
+        if is_matched[b]:
+            match(inputs, outputs, b)
         else:
             _ratio(inputs, outputs, b)
 
 
-def _target_row(inputs: ChainInputs, b: int, r: int) -> tuple[np.ndarray, RowError]:
+def target_row(inputs: ChainInputs, b: int, r: int) -> tuple[np.ndarray, RowError]:
     """Row r, with a forbidden draft's token masked: the caller says that p is 0 there."""
     row = inputs.target[b, r]
     if r < inputs.num_drafts[b] and inputs.is_forbidden[b, r]:
@@ -43,24 +42,23 @@ def _target_row(inputs: ChainInputs, b: int, r: int) -> tuple[np.ndarray, RowErr
     return row, row_error(row)
 
 
-def _greedy_token(inputs: ChainInputs, row: np.ndarray, b: int, r: int) -> tuple[int, float]:
-    return greedy(row)
-
-
-def _raced_token(inputs: ChainInputs, row: np.ndarray, b: int, r: int) -> tuple[int, float]:
+def target_token(inputs: ChainInputs, row: np.ndarray, b: int, r: int) -> tuple[int, float]:
+    """The target's own token at row r, and its margin."""
+    if inputs.target_scale[b] == 0:
+        return greedy(row)
     scale, at_row = inputs.target_scale[b], b * inputs.target.shape[1] + r
     if inputs.method == "gumbel":
         return flat_race(flat_weights(row, scale), inputs.final_at, at_row)
     return race(row_weights(row, scale), inputs.final_at, at_row)
 
 
-def _match(inputs: ChainInputs, outputs: ChainOutputs, b: int, draw) -> None:
+def match(inputs: ChainInputs, outputs: ChainOutputs, b: int) -> None:
     """Sample-and-match: the target's own token at each row; a draft stands if it equals it."""
     for r in range(inputs.num_drafts[b] + 1):
-        row, outputs.error[b] = _target_row(inputs, b, r)
+        row, outputs.error[b] = target_row(inputs, b, r)
         if outputs.error[b]:
             return
-        outputs.token_ids[b, r], outputs.margin[b, r] = draw(inputs, row, b, r)
+        outputs.token_ids[b, r], outputs.margin[b, r] = target_token(inputs, row, b, r)
         if r == inputs.num_drafts[b] or outputs.token_ids[b, r] != inputs.token_ids[b, r]:
             return
         outputs.num_accepted[b] = r + 1
@@ -70,7 +68,7 @@ def _ratio(inputs: ChainInputs, outputs: ChainOutputs, b: int) -> None:
     """Keep x ~ q with chance min(1, p(x) / q(x)), else draw from max(p - q, 0)."""
     num_rows, vocab_size = inputs.target.shape[1:]
     for r in range(inputs.num_drafts[b]):
-        row, outputs.error[b] = _target_row(inputs, b, r)
+        row, outputs.error[b] = target_row(inputs, b, r)
         if not outputs.error[b] and row_error(inputs.draft[b, r]):
             outputs.error[b] = RowError.DRAFT
         if outputs.error[b]:
@@ -88,21 +86,21 @@ def _ratio(inputs: ChainInputs, outputs: ChainOutputs, b: int) -> None:
             outputs.num_accepted[b] = r + 1
             continue
         test_margin = u * q_x / p_x - 1 if p_x > 0 and not is_forbidden else np.inf
-        token, margin = _replacement(inputs, row, rules.residual(p, q), b, r)
+        token, margin = replacement(inputs, row, rules.residual(p, q), b, r)
         outputs.token_ids[b, r], outputs.margin[b, r] = token, min(test_margin, margin)
         return
     r = inputs.num_drafts[b]
-    row, outputs.error[b] = _target_row(inputs, b, r)
+    row, outputs.error[b] = target_row(inputs, b, r)
     if not outputs.error[b]:
-        outputs.token_ids[b, r], outputs.margin[b, r] = _raced_token(inputs, row, b, r)
+        outputs.token_ids[b, r], outputs.margin[b, r] = target_token(inputs, row, b, r)
 
 
-def _replacement(
+def replacement(
     inputs: ChainInputs, row: np.ndarray, residual: np.ndarray, b: int, r: int
 ) -> tuple[int, float]:
     """A token from the residual, or from p where that is empty."""
     if not residual.any():
-        return _raced_token(inputs, row, b, r)
+        return target_token(inputs, row, b, r)
     at_row = b * inputs.target.shape[1] + r
     if inputs.method == "gumbel":
         return flat_race(flat_scaled_weights(residual), inputs.final_at, at_row)
@@ -111,9 +109,10 @@ def _replacement(
 
 def decision_weights_reference(inputs: ChainInputs, accept: np.ndarray, law: np.ndarray) -> None:
     """Fills in accept probabilities [B, K] and next laws [B, K + 1, V] of every present row."""
+    is_matched = inputs.is_matched
     for b in range(len(inputs.target)):
         for r in range(inputs.num_drafts[b] + 1):
-            row, error = _target_row(inputs, b, r)
+            row, error = target_row(inputs, b, r)
             if error:
                 law[b, r] = np.nan
                 continue
@@ -122,7 +121,7 @@ def decision_weights_reference(inputs: ChainInputs, accept: np.ndarray, law: np.
             p = _target_law(row, inputs.target_scale[b])
             if is_last:
                 law[b, r] = p
-            elif inputs.is_point_mass[b] or inputs.target_scale[b] == 0:
+            elif is_matched[b]:
                 accept[b, r] = p[x] if x >= 0 else 0.0
                 law[b, r] = rules.unmatched(p, x)
             else:

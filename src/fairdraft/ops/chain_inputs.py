@@ -28,6 +28,11 @@ class ChainInputs(NamedTuple):
     final_at: noise.Address  # [B * (K + 1)]
     method: Method = "race"
 
+    @property
+    def is_matched(self) -> np.ndarray:
+        """Rows decided by sample-and-match: point masses, and greedy ones."""
+        return self.is_point_mass | (self.target_scale == 0)
+
 
 class ChainOutputs(NamedTuple):
     """What an implementation fills in; see `Verdict`."""

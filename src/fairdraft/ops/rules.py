@@ -1,7 +1,8 @@
-"""The `token` verification rule as formulas: weights in, decisions out, no noise.
+"""The verification rules as formulas: weights in, decisions out, no noise.
 
-Leviathan et al. 2023 (arXiv 2211.17192, section 2.3 and appendix A.1); p is the target's law and
-q the draft's, as in the paper. Exact enumeration of these functions is a test.
+`token`: Leviathan et al. 2023 (arXiv 2211.17192, section 2.3 and appendix A.1). `block`: Sun et al.
+2024 (arXiv 2403.10444, algorithm 2). p is the target's law and q the draft's; rho is what algorithm
+2 calls p_i. Exact enumeration of these functions is a test. Axes: K drafts, V vocabulary.
 """
 
 from __future__ import annotations
@@ -44,3 +45,53 @@ def unmatched(p: np.ndarray, x: int) -> np.ndarray:
     if 0 <= x < len(p):
         rest[x] = 0.0
     return rest if rest.any() else p
+
+
+def path_ratio(rho: float, p_x: float, q_x: float) -> float:
+    """Rule `block`: min(rho p(x) / q(x), 1) takes a path's rho past a draft x; 0 where p or q is 0.
+
+    Given the path, a prefix as long as that or longer is accepted with chance rho.
+    """
+    if not (p_x > 0 and q_x > 0):
+        return 0.0
+    return 1.0 if rho * p_x >= q_x else rho * p_x / q_x
+
+
+def residual_mass(weights: np.ndarray) -> float:
+    """The sum of weights in [0, 1] of at most 1 in all, each rounded to a multiple of 2^-52.
+
+    Every partial sum is exact, so no order of summation changes it.
+    """
+    return float(((weights + 1.0) - 1.0).sum())
+
+
+def block_odds(rho: float, mass: float | None) -> tuple[float, float]:
+    """Rule `block`: h_i = favorable / total, for the prefix of i drafts once no longer one stands.
+
+    `mass` is the sum of max(rho p - q, 0) over the row after them, None after the last draft.
+    """
+    return (rho, 1.0) if mass is None else (mass, mass + (1.0 - rho))
+
+
+def stands(favorable: float, total: float, u: float) -> bool:
+    """Rule `block`: the test of one prefix, u < h; h = 0 never passes, 0 / 0 always does."""
+    return favorable >= total or u * total < favorable
+
+
+def block_accept_probability(favorable: float, total: float) -> float:
+    """Rule `block`: h_i, the chance that the test of one prefix passes."""
+    return 1.0 if favorable >= total else favorable / total
+
+
+def ends_by_first_failure(accept: np.ndarray) -> np.ndarray:
+    """Chances [B, K + 1] that a walk ends at each row if the first test to fail ends it."""
+    one, none = np.ones((len(accept), 1)), np.zeros((len(accept), 1))
+    reached = np.hstack([one, accept]).cumprod(1)
+    return reached * (1 - np.hstack([accept, none]))
+
+
+def ends_by_last_pass(accept: np.ndarray) -> np.ndarray:
+    """The same if the last test to pass ends it, and row 0 if none does."""
+    one = np.ones((len(accept), 1))
+    all_later_failed = np.hstack([1 - accept, one])[:, ::-1].cumprod(1)[:, ::-1]
+    return np.hstack([one, accept]) * all_later_failed

@@ -14,13 +14,21 @@ from torch import Tensor
 class DecisionWeights:
     """The rule's weights without any noise, for exact enumeration.
 
+    Rows that a walk never reads hold zeros under rule `block` and junk under rule `token`; their
+    `end_probability` is 0. Rule `block` holds NaN for a request with an error.
+
     Attributes:
-        accept_probability: float64 [B, K], for each present draft, given that it is tested.
+        accept_probability: float64 [B, K], the chance that the test of each present draft passes.
+            Rule `token`, greedy rows and point masses: drafts are tested in turn, and the first
+            test to fail ends the walk. Rule `block`: h_i, each test independent of the others,
+            and the last test to pass ends the walk.
         next_law: float64 [B, K + 1, V], the law of the token emitted if the walk ends at a row.
+        end_probability: float64 [B, K + 1], the chance that the walk ends at each row.
     """
 
     accept_probability: Tensor
     next_law: Tensor
+    end_probability: Tensor
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,8 @@ class Verdict:
         num_emitted_tokens: int64 [B], accepted + 1; only the accepted ones if `error` is set.
         last_stream: int64 [B], the `Stream` that the last token counts for (greedy rows too).
         margin: float64 [B, K + 1], how far each decision was from another one: second over
-            best score minus 1, and likewise for acceptance tests (greedy: the logit gap).
+            best score minus 1, and likewise for acceptance tests (greedy: the logit gap). Rule
+            `block` accepts by one test, whose margin all accepted drafts share.
         error: int64 [B], a `RowError` each; only rows that the walk read count.
         num_broken: How many sampled drafts had q = 0, a broken contract; they were rejected, and
             the round's law is not the target's.

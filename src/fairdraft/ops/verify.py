@@ -5,6 +5,7 @@ Axes: B rows, K drafts, V vocabulary, C candidates of a sparse draft law.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -16,14 +17,14 @@ from torch import Tensor
 from fairdraft import noise
 from fairdraft.noise import Stream, Trace
 from fairdraft.noise.address import as_keys
-from fairdraft.ops import chain_trace, rows
+from fairdraft.ops import chain_trace, rows, rules
 from fairdraft.ops.chain_inputs import ChainInputs, ChainOutputs
 from fairdraft.ops.dispatch import Impl, resolve_impl
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
 from fairdraft.ops.sample import Method, check_method
 from fairdraft.ops.verdict import DecisionWeights, Verdict
 
-Rule = Literal["token"]
+Rule = Literal["token", "block"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def verify_chain(
         point_mass: bool [B], rows whose drafts are point masses in spite of `draft_logits`.
         forbidden: bool [B, K], drafts with p = 0 (a grammar, say). A forbidden draft keeps its q,
             is rejected, and rows after it are not read.
-        rule: "token" (Leviathan et al. 2023, algorithm 1).
+        rule: "token" (Leviathan et al. 2023, algorithm 1) tests draft by draft; "block" (Sun et
+            al. 2024, algorithm 2) tests whole prefixes and accepts at least as many drafts.
         method: How tokens are drawn: "race", or "gumbel" (a number for every token); see
             `ops.sample`. Up to 512 ids both give the same tokens.
         return_weights: Also return the noise-free decision weights (for tests: B (K+1) V float64).
@@ -80,7 +82,8 @@ def verify_chain(
 
     Returns:
         Verdict. A row that the walk reads and that holds NaN, +inf or no token is an error of its
-        request: accepted tokens stand, nothing follows them.
+        request: accepted tokens stand, nothing follows them. Rule "block" reads every row up to a
+        draft that cannot stand before it accepts any, so there nothing is emitted.
 
     Raises:
         ValueError: If a shape, dtype or parameter is out of range.
@@ -88,15 +91,16 @@ def verify_chain(
     Noise:
         ACCEPT at position anchor + i, node i + 1 for each draft tested; RESIDUAL at anchor + r,
         node r after a rejection at row r, or BONUS after the last draft; TARGET at anchor 0 for
-        rows without drafts. Point masses race at each row walked and consume no ACCEPT.
+        rows without drafts. Point masses race at each row walked and consume no ACCEPT. Rule
+        "block" makes its tests from the last draft back to the one that stands.
 
     Law:
         If draft i was drawn from softmax(draft_logits_i / draft_temperature) with other noise,
         every emitted token follows softmax(target_logits / temperature) at its row, exactly
         given the logits (`docs/derivation.md`).
     """
-    if rule != "token":
-        raise ValueError(f"rule = {rule!r} is not built in this release; use 'token'")
+    if rule not in ("token", "block"):
+        raise ValueError(f"rule = {rule!r} is not built in this release; use 'token' or 'block'")
     inputs = _chain_inputs(
         target_logits,
         draft_token_ids,
@@ -110,16 +114,12 @@ def verify_chain(
     if method != "race":
         inputs = inputs._replace(method=method)
     is_cpu = resolve_impl(impl) == "cpu"
-    if is_cpu:
-        from fairdraft.ops.cpu.verify import verify_cpu as implementation
-    else:
-        from fairdraft.ops.chain import verify_reference as implementation
     outputs = _empty_outputs(*inputs.target.shape[:2])
-    implementation(inputs, outputs)
+    num_tested = _implementation(rule, is_cpu)(inputs, outputs)
     last_stream = _last_stream(inputs, outputs)
     if trace is not None:
-        chain_trace.record(trace, inputs, outputs)
-    weights = _weights(inputs, is_cpu) if return_weights else None
+        chain_trace.record(trace, inputs, outputs, num_tested)
+    weights = _weights(inputs, rule, is_cpu) if return_weights else None
     return Verdict(
         torch.from_numpy(outputs.token_ids),
         torch.from_numpy(outputs.num_accepted),
@@ -130,6 +130,19 @@ def verify_chain(
         int(outputs.num_broken.sum()),
         weights,
     )
+
+
+def _implementation(rule: Rule, is_cpu: bool) -> Callable[..., Any]:
+    if rule == "block":
+        if is_cpu:
+            from fairdraft.ops.cpu.block import verify_block_cpu as implementation
+        else:
+            from fairdraft.ops.block import verify_block_reference as implementation
+    elif is_cpu:
+        from fairdraft.ops.cpu.verify import verify_cpu as implementation
+    else:
+        from fairdraft.ops.chain import verify_reference as implementation
+    return implementation
 
 
 def _chain_inputs(target_logits, draft_token_ids, num_draft_tokens, draft_logits, temps, marks, at):
@@ -289,13 +302,21 @@ def _last_stream(inputs: ChainInputs, outputs: ChainOutputs) -> np.ndarray:
     return stream
 
 
-def _weights(inputs: ChainInputs, is_cpu: bool) -> DecisionWeights:
-    if is_cpu:
-        from fairdraft.ops.cpu.verify import decision_weights_cpu as implementation
+def _weights(inputs: ChainInputs, rule: Rule, is_cpu: bool) -> DecisionWeights:
+    if rule == "block":
+        if is_cpu:
+            from fairdraft.ops.cpu.block import block_weights_cpu as fill
+        else:
+            from fairdraft.ops.block import block_weights_reference as fill
+    elif is_cpu:
+        from fairdraft.ops.cpu.verify import decision_weights_cpu as fill
     else:
-        from fairdraft.ops.chain import decision_weights_reference as implementation
+        from fairdraft.ops.chain import decision_weights_reference as fill
     count, num_rows, vocab_size = inputs.target.shape
     accept = np.zeros((count, num_rows - 1))
     law = np.zeros((count, num_rows, vocab_size))
-    implementation(inputs, accept, law)
-    return DecisionWeights(torch.from_numpy(accept), torch.from_numpy(law))
+    fill(inputs, accept, law)
+    end = rules.ends_by_first_failure(accept)
+    if rule == "block":
+        end = np.where(inputs.is_matched[:, None], end, rules.ends_by_last_pass(accept))
+    return DecisionWeights(torch.from_numpy(accept), torch.from_numpy(law), torch.from_numpy(end))

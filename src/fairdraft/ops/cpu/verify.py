@@ -13,7 +13,7 @@ from fairdraft.ops.chain_inputs import ChainInputs, ChainOutputs
 from fairdraft.ops.cpu import row as rows
 from fairdraft.ops.cpu.arithmetic import TILE
 from fairdraft.ops.cpu.kernel import kernel
-from fairdraft.ops.cpu.residual import fill_residual, race_residual, race_residual_flat
+from fairdraft.ops.cpu.residual import draw_replacement, fill_residual
 from fairdraft.ops.rows import RowError
 
 _MINUS_INF = np.float32(-np.inf)
@@ -24,7 +24,7 @@ def verify_cpu(inputs: ChainInputs, outputs: ChainOutputs) -> None:
     """Walks every row of the batch; see `chain.verify_reference`."""
     accept_at, final_at = inputs.accept_at, inputs.final_at
     _verify(
-        (_mask_forbidden(inputs), inputs.target_scale),
+        (mask_forbidden(inputs), inputs.target_scale),
         (inputs.draft, inputs.draft_scale),
         (inputs.token_ids, inputs.num_drafts, inputs.is_point_mass, inputs.is_forbidden),
         (accept_at.key, accept_at.counter, final_at.key, final_at.counter),
@@ -36,7 +36,7 @@ def verify_cpu(inputs: ChainInputs, outputs: ChainOutputs) -> None:
 def decision_weights_cpu(inputs: ChainInputs, accept: np.ndarray, law: np.ndarray) -> None:
     """Fills in the decision weights; see `chain.decision_weights_reference`."""
     _decide(
-        (_mask_forbidden(inputs), inputs.target_scale),
+        (mask_forbidden(inputs), inputs.target_scale),
         (inputs.draft, inputs.draft_scale),
         (inputs.token_ids, inputs.num_drafts, inputs.is_point_mass, inputs.is_forbidden),
         accept,
@@ -44,7 +44,7 @@ def decision_weights_cpu(inputs: ChainInputs, accept: np.ndarray, law: np.ndarra
     )
 
 
-def _mask_forbidden(inputs: ChainInputs) -> np.ndarray:
+def mask_forbidden(inputs: ChainInputs) -> np.ndarray:
     """The target's rows with forbidden drafts at -inf; a copy only where there are any."""
     if not inputs.is_forbidden.any():
         return inputs.target
@@ -60,7 +60,8 @@ def _mask_forbidden(inputs: ChainInputs) -> np.ndarray:
 
 
 @njit
-def _workspace(vocab_size, is_flat):
+def workspace(vocab_size, is_flat):
+    """Scratch of a walk: tiles of p, of q and of the residual, exponents, values, race."""
     num_tiles = (vocab_size + TILE - 1) // TILE
     tiles = np.empty((8, num_tiles), np.float32)
     return (
@@ -81,12 +82,12 @@ def _verify(targets, proposals, drafts, at, is_flat, outputs):
     accept_key, accept_counter, final_key, final_counter = at
     token_ids, num_accepted, margin, error, num_broken = outputs
     count, num_rows, vocab_size = target.shape
-    work = _workspace(vocab_size, is_flat)
+    work = workspace(vocab_size, is_flat)
     for b in range(count):
         final = slice(b * num_rows, (b + 1) * num_rows)
         accept = slice(b * (num_rows - 1), (b + 1) * (num_rows - 1))
         if target_scale[b] == 0 or is_point_mass[b]:
-            num_accepted[b], error[b] = _match(
+            num_accepted[b], error[b] = match(
                 (target[b], target_scale[b]),
                 (draft_ids[b], num_drafts[b]),
                 (final_key[final], final_counter[final]),
@@ -107,7 +108,7 @@ def _verify(targets, proposals, drafts, at, is_flat, outputs):
 
 
 @njit
-def _match(logits, drafts, final_at, is_flat, work, out):
+def match(logits, drafts, final_at, is_flat, work, out):
     """Sample-and-match for greedy rows and point masses: accepted count and error."""
     target, c = logits
     draft_ids, num_drafts = drafts
@@ -133,7 +134,7 @@ def _ratio(logits, drafts, accept_at, final_at, is_flat, work, out):
     """The ratio rule: accepted count, error, and how many drafts had q = 0."""
     target, target_scale, draft, draft_scale = logits
     draft_ids, num_drafts, is_forbidden = drafts
-    p_tiles, q_tiles, residual_tiles, exponent, values, scratch = work
+    p_tiles, q_tiles, scratch = work[0], work[1], work[5]
     token_ids, margin = out
     num_broken = 0
     for r in range(num_drafts + 1):
@@ -150,18 +151,11 @@ def _ratio(logits, drafts, accept_at, final_at, is_flat, work, out):
         p_x = 0.0 if is_forbidden[r] else rows.probability(p_law, draft_ids[r])
         q_x = rows.probability(q_law, draft_ids[r])
         num_broken += q_x == 0
-        u = _accept_uniform(accept_at[0][r], accept_at[1][r])
+        u = accept_number(accept_at[0][r], accept_at[1][r])
         if p_x > 0 and q_x > 0 and (p_x >= q_x or u * q_x < p_x):
             token_ids[r], margin[r] = draft_ids[r], p_x / (u * q_x) - 1.0
             continue
-        if is_flat:
-            token, lead = race_residual_flat(p_law, q_law, values, scratch, key, counter)
-        else:
-            token, lead = race_residual(
-                p_law, q_law, residual_tiles, exponent, values, scratch, key, counter
-            )
-        if token < 0:
-            token, lead = rows.draw(p_law, is_flat, scratch, key, counter)
+        token, lead = draw_replacement(p_law, q_law, 1.0, is_flat, work, key, counter)
         if p_x > 0:
             lead = min(lead, u * q_x / p_x - 1.0)
         token_ids[r], margin[r] = token, lead
@@ -170,7 +164,8 @@ def _ratio(logits, drafts, accept_at, final_at, is_flat, work, out):
 
 
 @njit
-def _accept_uniform(key, counter):
+def accept_number(key, counter):
+    """The uniform of the acceptance test at an address."""
     high, low, _, _ = philox4x32(counter[0], counter[1], counter[2], counter[3], key)
     return accept_uniform(high, low)
 
@@ -180,7 +175,7 @@ def _decide(targets, proposals, drafts, accept, next_law):
     target, target_scale = targets
     draft, draft_scale = proposals
     draft_ids, num_drafts, is_point_mass, is_forbidden = drafts
-    work = _workspace(target.shape[2], False)
+    work = workspace(target.shape[2], False)
     for b in range(len(target)):
         for r in range(num_drafts[b] + 1):
             out = next_law[b, r]
@@ -188,7 +183,7 @@ def _decide(targets, proposals, drafts, accept, next_law):
             if error != 0:
                 out[:] = np.nan
                 continue
-            _fill_law(p_law, out)
+            fill_law(p_law, out)
             if r == num_drafts[b]:
                 out /= out.sum()
                 continue
@@ -205,12 +200,13 @@ def _decide(targets, proposals, drafts, accept, next_law):
                 q_x = rows.probability(q_law, x)
                 if p_x > 0 and q_x > 0:
                     accept[b, r] = 1.0 if p_x >= q_x else p_x / q_x
-                _fill_residual_law(p_law, q_law, work[4], out)
+                fill_residual_law(p_law, q_law, 1.0, work[4], out)
             out /= out.sum()
 
 
 @njit
-def _fill_law(law, out):
+def fill_law(law, out):
+    """Writes a row's law."""
     row, c, _, _ = law
     if c == 0:
         out[:] = 0.0
@@ -221,13 +217,13 @@ def _fill_law(law, out):
 
 
 @njit
-def _fill_residual_law(p_law, q_law, values, out):
+def fill_residual_law(p_law, q_law, rho, values, out):
     """Writes the residual's weights over p's, unless they are all zero."""
     top = 0.0
     for t in range(len(p_law[2][0])):
-        top = max(top, fill_residual(p_law, q_law, t, values)[1])
+        top = max(top, fill_residual(p_law, q_law, rho, t, values)[1])
     if top == 0.0:
         return
     for t in range(len(p_law[2][0])):
-        count, _ = fill_residual(p_law, q_law, t, values)
+        count, _ = fill_residual(p_law, q_law, rho, t, values)
         out[t * TILE : t * TILE + count] = values[:count]
