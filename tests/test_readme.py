@@ -27,10 +27,13 @@ def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-def command_options(name: str) -> set[str]:
-    """Every spelling of every option of a subcommand."""
-    group = typer.main.get_command(app)
-    command = group.commands[name]  # type: ignore[attr-defined]
+def command_options(words: list[str]) -> set[str]:
+    """Every spelling of every option of the subcommand that a line names."""
+    command = typer.main.get_command(app)
+    for word in words:
+        if not hasattr(command, "commands"):
+            break
+        command = command.commands[word]  # type: ignore[attr-defined]
     spellings = {option for parameter in command.params for option in parameter.opts}
     return spellings | {"--help", "-h"}
 
@@ -45,7 +48,7 @@ def fault_of_command(line: str) -> str | None:
         return f"no make target {unknown}" if unknown else None
     if words[0] == "fairdraft":
         used = {word for word in words[2:] if word.startswith("-")}
-        unknown = sorted(used - command_options(words[1]))
+        unknown = sorted(used - command_options(words[1:]))
         return f"no option {unknown}" if unknown else None
     if words[0] == "python":
         return None if (ROOT / words[1]).is_file() else f"no file {words[1]}"
