@@ -45,7 +45,7 @@ def test_lines_hold_what_was_given(tmp_path: Path) -> None:
         recorder.text("a", seed=5, prompt=[7, 8, 9], sample=1) as text,
     ):
         text.token(0, LAW, draft=LAW[::-1], slot=0, source="replaced", drafted=3)
-        text.token(1, np.float32(LAW), source="plain")
+        text.token(1, np.array(LAW, np.float32), source="plain")
     header, first, second = documents(path)
     assert header["schema"] == "fairdraft/trace/1" and header["sampler"] == "gumbel"
     assert first["prompt"] == prompt_hash([7, 8, 9]) and first["before"] == [9, 8]

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fairdraft.audit import trace_schema
 from fairdraft.audit.session import run_audit
 from fairdraft.audit.settings import AuditSettings, OraclePolicy
 from fairdraft.audit.subject import InvalidSubject
 from fairdraft.audit.subjects.markov import MarkovPair
 from fairdraft.audit.subjects.trace import TraceSubject
+from fairdraft.audit.trace_schema import TraceHeader
 from fairdraft.stats.tokens import REST, Source
 from tests.audit.traces import LENGTH, NUM_TEXTS, Edit, documents, plain_lines, record, toy, write
 
-LOOSE = AuditSettings(eps=0.1, alpha=1e-9, max_tokens=6_000, oracles=OraclePolicy.SKIP)
+LOOSE = AuditSettings(eps=0.15, alpha=1e-9, max_tokens=3_000, oracles=OraclePolicy.SKIP)
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trace that passes at eps .1, long before its end."""
+    """A trace that passes at eps .15, long before its end."""
     path = tmp_path_factory.mktemp("traces") / "good.jsonl"
-    record(toy(), path, 6_000)
+    record(toy(), path, 4_000)
     return path
 
 
@@ -52,12 +56,12 @@ def test_a_recorded_decoder_gets_the_verdict_of_the_direct_audit(good: Path) -> 
 
 
 def test_a_planted_fault_is_found_in_its_trace_as_directly(tmp_path: Path) -> None:
-    """Logits over 1.5: the likeliest token loses a sixth of its mass, 1 in 40 of a nat a token."""
+    """Logits over 2: the likeliest token loses a quarter of its mass."""
     path = tmp_path / "hot.jsonl.gz"
     subject = toy()
     logits = subject.pair.target_logits
-    subject.pair = MarkovPair(logits / 1.5, subject.pair.draft_logits)
-    record(subject, path, 6_000)
+    subject.pair = MarkovPair(logits / 2, subject.pair.draft_logits)
+    record(subject, path, 3_000)
     direct = run_audit(subject, LOOSE)
     traced = run_audit(TraceSubject(path, tokens_per_batch=NUM_TEXTS * LENGTH), LOOSE)
     assert direct.verdict.state == "FAIL" and direct.verdict.diagnosis is not None
@@ -197,7 +201,7 @@ def test_a_cut_recording_never_passes_unless_asked(
     assert report.exit_code == 4 and "breaks off in line" in report.verdict.sentence
     assert "allow_cut" in report.verdict.sentence
     judged = run_audit(TraceSubject(path, allow_cut=True), LOOSE)
-    assert judged.verdict.state == "PASS" and judged.num_tokens >= 2_000
+    assert judged.verdict.state == "PASS" and judged.num_tokens >= 1_000
     assert any("breaks off in line" in note for note in judged.notes)
 
 
@@ -221,10 +225,14 @@ def test_a_file_that_is_not_there_is_no_subject(tmp_path: Path) -> None:
 
 def test_a_resumed_audit_goes_on_in_the_file(good: Path, tmp_path: Path) -> None:
     state = tmp_path / "audit.state"
-    whole = run_audit(TraceSubject(good), LOOSE)
-    first = run_audit(TraceSubject(good), LOOSE, state_path=state, should_stop=lambda: True)
+
+    def subject() -> TraceSubject:
+        return TraceSubject(good, tokens_per_batch=256)
+
+    whole = run_audit(subject(), LOOSE)
+    first = run_audit(subject(), LOOSE, state_path=state, should_stop=lambda: True)
     assert first.verdict.state == "INCONCLUSIVE"
-    second = run_audit(TraceSubject(good), LOOSE, state_path=state)
+    second = run_audit(subject(), LOOSE, state_path=state)
     assert second.verdict == whole.verdict and second.families == whole.families
     assert second.log10_e == pytest.approx(whole.log10_e, abs=1e-9)
 
@@ -246,3 +254,42 @@ def test_numbers_beyond_the_schema_are_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text() + json.dumps({"request": True}) + "\n")
     with pytest.raises(InvalidSubject, match="line 14 .* lacks"):
         list(TraceSubject(path).batches())
+
+
+def documented(language: str) -> str:
+    """The only block of a language on the page about the format."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "trace-format.md"
+    text = page.read_text(encoding="utf-8")
+    (block,) = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    return block
+
+
+def test_the_documented_lines_are_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(documented("json"))
+    (batch,) = TraceSubject(path).batches()
+    assert batch.tokens.token_id.tolist() == [278, 1900, 310]
+    assert batch.tokens.source.tolist() == [Source.ACCEPTED, Source.REPLACED, Source.PLAIN]
+
+
+def test_the_documented_recorder_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Engine:
+        def generate(self, prompt: list[int], seed: int) -> Any:
+            law = np.array([0.5, 0.3, 0.2])
+            step = {"id": seed, "p": law, "q": law[::-1], "slot": 0, "source": "replaced"}
+            return [SimpleNamespace(**step)] * 4
+
+    monkeypatch.chdir(tmp_path)
+    names = {"vocab_size": 3, "prompts": [[1], [2, 1]], "engine": Engine()}
+    exec(documented("python"), names)
+    (batch,) = TraceSubject("run.jsonl.gz").batches()
+    assert batch.tokens.token_id.tolist() == [0] * 4 + [1] * 4
+    assert batch.tokens.previous[[0, 4]].tolist() == [[1, -1], [1, 2]]
+
+
+@pytest.mark.parametrize("field", ["REQUIRED_FIELDS", "OPTIONAL_FIELDS"])
+def test_every_field_is_documented(field: str) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "trace-format.md"
+    text = page.read_text(encoding="utf-8")
+    for name in (*getattr(trace_schema, field), *TraceHeader.__dataclass_fields__):
+        assert f"`{name}`" in text or name == "extra", name

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 # loaded once, not anew in every session within
-import fairdraft.testing.assertion
+import fairdraft.testing.assertion  # noqa: F401
 import tests.testing.samplers  # noqa: F401
 from fairdraft.audit.report import Report
 

@@ -110,6 +110,7 @@ def test_a_law_that_is_none_is_invalid(law: list[float]) -> None:
 
 
 def test_misuse_is_refused() -> None:
-    for options in ({"num_tokens": 0}, {"num_drafts": 0}, {"prompts": []}):
+    faults: list[dict[str, Any]] = [{"num_tokens": 0}, {"num_drafts": 0}, {"prompts": []}]
+    for options in faults:
         with pytest.raises(ValueError, match="num_tokens|num_drafts|prompts"):
             subject(**options)

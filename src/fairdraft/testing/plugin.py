@@ -40,7 +40,7 @@ def assert_lossless(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """`fairdraft.testing.assert_lossless` with the options as defaults and a report file."""
     config = request.config
     options = {"eps": "--lossless-eps", "alpha": "--lossless-alpha"}
-    defaults = {
+    defaults: dict[str, Any] = {
         name: config.getoption(option)
         for name, option in options.items()
         if config.getoption(option) is not None
