@@ -40,6 +40,11 @@ POCKET = {"method": "draft_model", "model": "pocket-draft"}
             {"config_json": '{"draft_sample_method": "greedy"}'},
             POCKET | {"draft_sample_method": "greedy"},
         ),
+        (
+            "pocket",
+            {"config_json": '{"rejection_sample_method": "block"}'},
+            POCKET | {"rejection_sample_method": "block"},
+        ),
     ],
 )
 def test_options_become_a_dictionary(model: str, options: dict, expected: dict | None) -> None:

@@ -74,6 +74,10 @@ def test_extremes_are_accepted() -> None:
         ({"method": "ngram", "num_speculative_tokens": 0}, "num_speculative_tokens=0: .*1 to"),
         ({"method": "ngram", "num_speculative_tokens": True}, "num_speculative_tokens=True"),
         ({"model": "x", "draft_sample_method": "best"}, "draft_sample_method='best': .*greedy"),
+        (
+            {"model": "x", "rejection_sample_method": "fly"},
+            "rejection_sample_method='fly': .*block",
+        ),
         ({"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 3}, "min <= max"),
         ({"method": "ngram", "prompt_lookup_min": 0}, "prompt_lookup_min=0"),
         ({"model": "x", "prompt_lookup_max": 3}, "belongs to method 'ngram'"),
@@ -83,6 +87,12 @@ def test_extremes_are_accepted() -> None:
 def test_speculative_config_refuses(config: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SpeculativeConfig.from_dict(config)
+
+
+def test_speculative_config_names_the_rule() -> None:
+    assert SpeculativeConfig.from_dict({"model": "path"}).rule == "token"
+    assert SpeculativeConfig(model="path", rejection_sample_method="standard").rule == "token"
+    assert SpeculativeConfig(method="ngram", rejection_sample_method="block").rule == "block"
 
 
 def test_speculative_config_settles_the_method_and_the_lookup() -> None:

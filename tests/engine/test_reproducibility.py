@@ -24,10 +24,12 @@ def new_llm(method: str, **options: Any) -> LLM:
     if method == "ngram":
         config = {"method": "ngram", "prompt_lookup_min": 1}
         return LLM(target, speculative_config=config, **options)
+    if method == "block":
+        return speculating(target, tiny_llama(1), 4, rejection_sample_method="block", **options)
     return speculating(target, target, 4, draft_sample_method=method, **options)
 
 
-METHODS = ["plain", "ngram", "probabilistic", "greedy"]
+METHODS = ["plain", "ngram", "probabilistic", "greedy", "block"]
 
 
 @pytest.fixture(params=METHODS)
@@ -46,6 +48,11 @@ def test_alone_in_a_batch_and_in_another_order(method: str) -> None:
     for max_num_seqs in (1, 2, 3):
         narrow = new_llm(method, max_num_seqs=max_num_seqs)
         assert ids(narrow.generate(PROMPTS, PARAMS)) == batch
+
+
+def test_the_description_says_which_rule_runs() -> None:
+    rules = [new_llm(method).describe().split("rule: ")[1].split()[0] for method in METHODS]
+    assert rules == ["token"] * 4 + ["block"]
 
 
 def test_preemption_keeps_the_key_and_the_text(method: str) -> None:

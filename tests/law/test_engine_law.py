@@ -39,17 +39,21 @@ def toy_law(h: tuple[int, ...], params: SamplingParams) -> np.ndarray:
     return processed(log(TABLES[0])[h[-1] if h else 0].astype(np.float64), params)
 
 
-def toy_checks(num_drafts: int, effect: float = 0.05) -> list[Check]:
+def toy_checks(num_drafts: int, effect: float = 0.05, **options: Any) -> list[Check]:
     """Three tokens of a batch of 64, K drafts a round."""
     plan = plan_joint(toy_law, 4, PLAIN, effect)
-    tokens = run_joint(toy(num_drafts), [2, 1, 0], plan, max(num_drafts + 1, LENGTH), seed=100)
+    tokens = run_joint(
+        toy(num_drafts, **options), [2, 1, 0], plan, max(num_drafts + 1, LENGTH), seed=100
+    )
     return [Check("tokens 0 to 2", plan, count(tokens, (4,) * LENGTH))]
 
 
-@pytest.mark.parametrize("num_drafts", [1, 2, 4])
-def test_first_three_tokens_follow_the_target(num_drafts: int) -> None:
+@pytest.mark.parametrize(
+    ("num_drafts", "method"), [(1, "standard"), (2, "standard"), (4, "standard"), (4, "block")]
+)
+def test_first_three_tokens_follow_the_target(num_drafts: int, method: str) -> None:
     """Effect: TV .05."""
-    assert_law(toy_checks(num_drafts))
+    assert_law(toy_checks(num_drafts, rejection_sample_method=method))
 
 
 ENGINE_FAULTS = {
@@ -90,15 +94,16 @@ def test_pairs_over_many_rounds_follow_the_target() -> None:
     )
 
 
-@pytest.mark.parametrize("method", ["sampled", "greedy", "ngram"])
+@pytest.mark.parametrize("method", ["sampled", "block", "greedy", "ngram"])
 def test_mixed_batch_follows_each_law(method: str) -> None:
     """Temperatures, filters, greedy, fewer drafts, n > 1; drafts of each kind. Effect: TV .15."""
     if method == "ngram":
         config = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
         llm = LLM(from_probs(TABLES[0]), speculative_config=config, max_num_seqs=BATCH)
     else:
-        name = "probabilistic" if method == "sampled" else method
-        llm = toy(3, draft_sample_method=name)
+        drafts = "greedy" if method == "greedy" else "probabilistic"
+        rule = "block" if method == "block" else "standard"
+        llm = toy(3, draft_sample_method=drafts, rejection_sample_method=rule)
     prompt = [0, 1, 2, 3, 1, 0, 2, 0, 3, 0]
     assert_law(mixed_checks(llm, prompt, toy_law, 4, effect=0.15))
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fairdraft.engine.checks import check_integer
+from fairdraft.ops.verify import Rule
 
 METHODS = ("draft_model", "ngram")
 DRAFT_SAMPLE_METHODS = ("probabilistic", "greedy")
+#: vLLM's names to ours
+RULES: dict[str, Rule] = {"standard": "token", "block": "block"}
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class SpeculativeConfig:
         num_speculative_tokens: Most drafts a round, K, at least 1.
         draft_sample_method: "probabilistic" samples drafts at the request's temperature and
             filters; "greedy" proposes the draft's best token, a point mass that uses no noise.
+        rejection_sample_method: "standard" tests draft by draft (rule `token`); "block" tests whole
+            prefixes, and accepts more where several drafts a round are sampled.
         prompt_lookup_min: Shortest suffix that prompt lookup searches for, in tokens.
         prompt_lookup_max: Longest such suffix.
         check_vocabulary: False skips the comparison of the two tokenizers. The output stays
@@ -35,6 +40,7 @@ class SpeculativeConfig:
     tokenizer: Any = None
     num_speculative_tokens: int = 4
     draft_sample_method: str = "probabilistic"
+    rejection_sample_method: str = "standard"
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
     check_vocabulary: bool = True
@@ -60,6 +66,11 @@ class SpeculativeConfig:
                 f"draft_sample_method={self.draft_sample_method!r}: must be one of "
                 f"{', '.join(DRAFT_SAMPLE_METHODS)}"
             )
+        if self.rejection_sample_method not in RULES:
+            raise ValueError(
+                f"rejection_sample_method={self.rejection_sample_method!r}: must be one of "
+                f"{', '.join(RULES)}; both keep the target's law"
+            )
         if self.method == "ngram":
             self._settle_lookup()
         else:
@@ -84,6 +95,11 @@ class SpeculativeConfig:
             hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
             raise ValueError(f"speculative_config: unknown key {key!r}; {hint}")
         return cls(**config)
+
+    @property
+    def rule(self) -> Rule:
+        """The verification rule, as `ops.verify_chain` names it."""
+        return RULES[self.rejection_sample_method]
 
     def _settle_lookup(self) -> None:
         longest, shortest = self.prompt_lookup_max, self.prompt_lookup_min

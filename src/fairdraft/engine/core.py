@@ -18,6 +18,7 @@ from fairdraft.engine.stopping import SequenceText
 from fairdraft.models import CausalLM
 from fairdraft.noise import Trace
 from fairdraft.ops import Impl
+from fairdraft.ops.verify import Rule
 from fairdraft.speculators import Speculator
 
 
@@ -27,6 +28,7 @@ class Engine:
     Attributes:
         target: The model whose law is sampled.
         speculator: What proposes drafts, or None for plain decoding.
+        rule: Verification rule.
         impl: Implementation of the ops.
         requests: Requests that have not ended, by id.
     """
@@ -38,14 +40,16 @@ class Engine:
         *,
         max_num_seqs: int,
         max_model_len: int,
+        rule: Rule = "token",
         impl: Impl = "auto",
         trace: Trace | None = None,
     ) -> None:
         self.target = target
         self.speculator = speculator
+        self.rule: Rule = rule
         self.impl: Impl = impl
         self.requests: dict[str, Request] = {}
-        self._runner = RoundRunner(target, speculator, impl=impl, trace=trace)
+        self._runner = RoundRunner(target, speculator, rule=rule, impl=impl, trace=trace)
         num_drafts = speculator.num_speculative_tokens if speculator is not None else 0
         rows = RowTable(max_num_seqs, num_drafts, max_model_len)
         self._scheduler = Scheduler(rows, self._runner)

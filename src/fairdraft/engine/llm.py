@@ -88,6 +88,7 @@ class LLM:
             self.speculator,
             max_num_seqs=max_num_seqs,
             max_model_len=self.max_model_len,
+            rule="token" if config is None else config.rule,
             impl=impl,
             trace=trace,
         )
@@ -105,7 +106,7 @@ class LLM:
             f"target: {target.name}, {target.num_parameters:,} parameters, "
             f"{str(target.dtype).removeprefix('torch.')} on {target.device}",
             f"speculator: {self._describe_speculator()}",
-            f"sampler: race, impl {resolve_impl(self.engine.impl)}; rule: token",
+            f"sampler: race, impl {resolve_impl(self.engine.impl)}; rule: {self.engine.rule}",
         ]
         # kernels of half precision and of accelerators depend on the number of rows
         is_steady = target.device.type == "cpu" and str(target.dtype) in _STEADY_DTYPES

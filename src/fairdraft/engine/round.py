@@ -19,6 +19,7 @@ from fairdraft.engine.rows import RowTable
 from fairdraft.models import CausalLM
 from fairdraft.noise import Stream, Trace
 from fairdraft.ops import Impl
+from fairdraft.ops.verify import Rule
 from fairdraft.speculators import DraftState, Proposal, SharedSampler, Speculator
 
 
@@ -59,11 +60,13 @@ class RoundRunner:
         target: CausalLM,
         speculator: Speculator | None,
         *,
+        rule: Rule = "token",
         impl: Impl = "auto",
         trace: Trace | None = None,
     ) -> None:
         self.target = target
         self.speculator = speculator
+        self.rule: Rule = rule
         self.impl: Impl = impl
         self.trace = trace
         self.observer: Observer | None = None
@@ -170,6 +173,7 @@ class RoundRunner:
             temperature=rows["temperature"],
             draft_temperature=proposal.draft_temperature,
             forbidden=proposal.forbidden,
+            rule=self.rule,
             impl=self.impl,
             trace=self.trace,
         )
