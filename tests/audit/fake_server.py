@@ -83,14 +83,14 @@ class FakeServer(ThreadingHTTPServer):
         prompt_ids = prompt if isinstance(prompt, list) else [len(prompt) % VOCAB]
         noise = np.random.default_rng([body["seed"], *prompt_ids])
         sampled = self.law if self.sampled is None else self.sampled
+        cumulative, likeliest = sampled.cumsum(axis=1), np.argsort(-self.law, axis=1)
         ids, rows, last = [], [], prompt_ids[-1] % VOCAB
         while len(ids) < body["max_tokens"]:
             rows.append(last)
             if body["temperature"] == 0:
                 last = int(sampled[last].argmax())
             else:
-                at = np.searchsorted(np.cumsum(sampled[last]), noise.random())
-                last = min(int(at), VOCAB - 1)
+                last = min(int(cumulative[last].searchsorted(noise.random())), VOCAB - 1)
             ids.append(last)
             if last == END and not body.get("ignore_eos"):
                 break
@@ -103,7 +103,7 @@ class FakeServer(ThreadingHTTPServer):
         names = self.strings
         if body.get("return_tokens_as_token_ids"):
             names = [f"token_id:{i}" for i in range(VOCAB)]
-        listed = [np.argsort(-law)[: body["logprobs"]].tolist() for law in laws]
+        listed = likeliest[rows, : body["logprobs"]].tolist()
         choice = {"index": 0, "text": "", "finish_reason": reason}
         choice["logprobs"] = self._logprobs(ids, listed, laws, names)
         if body.get("return_token_ids"):
@@ -118,7 +118,8 @@ class FakeServer(ThreadingHTTPServer):
     def _logprobs(
         self, ids: list[int], listed: list[list[int]], laws: np.ndarray, names: list[str]
     ) -> dict[str, Any]:
-        own = [float(law[i]) for law, i in zip(laws, ids, strict=True)]
+        own = laws[np.arange(len(ids)), ids].tolist()
+        shown = laws.tolist()
         if self.form == "content":
             return {
                 "content": [
@@ -127,18 +128,18 @@ class FakeServer(ThreadingHTTPServer):
                         "token": names[i],
                         "logprob": logprob,
                         "top_logprobs": [
-                            {"id": j, "token": names[j], "logprob": float(law[j])} for j in top
+                            {"id": j, "token": names[j], "logprob": law[j]} for j in top
                         ],
                     }
-                    for i, logprob, top, law in zip(ids, own, listed, laws, strict=True)
+                    for i, logprob, top, law in zip(ids, own, listed, shown, strict=True)
                 ]
             }
         return {
             "tokens": [names[i] for i in ids],
             "token_logprobs": own,
             "top_logprobs": [
-                {names[j]: float(law[j]) for j in (*top, i)}
-                for i, top, law in zip(ids, listed, laws, strict=True)
+                {names[j]: law[j] for j in (*top, i)}
+                for i, top, law in zip(ids, listed, shown, strict=True)
             ],
         }
 
