@@ -1,9 +1,10 @@
-"""The token rule once more, in float64 and nothing else: what a round must decide with its noise.
+"""The rules once more, in float64 and nothing else: what a round must decide with its noise.
 
-Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; exponential races as in `docs/derivation.md`,
-tiles of 512 ids first, then the ids of one tile. p is the target's law and q the draft's. Every
-weight comes with its slack, what float32 arithmetic may miss it by, so that a decision that could
-turn with rounding is told from one that could not.
+`token`: Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; `block`: Sun et al. 2024 (arXiv
+2403.10444), algorithm 2. Exponential races as in `docs/derivation.md`, tiles of 512 ids first, then
+the ids of one tile. p is the target's law and q the draft's. Every weight comes with its slack,
+what float32 arithmetic may miss it by, so that a decision that could turn with rounding is told
+from one that could not. Axes: K drafts, V vocabulary.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Decision(NamedTuple):
 
 
 def decide(part: Any, row: int) -> list[Decision]:
-    """Walks one round of the token rule; point masses by sample-and-match.
+    """Decides one round again.
 
     Args:
         part: Arrays of some rows of a round, as `Replayer` copies them.
@@ -36,37 +37,113 @@ def decide(part: Any, row: int) -> list[Decision]:
     Returns:
         The tokens that the round emits; behind one that is not clear anything may follow.
     """
-    from fairdraft.noise import Stream, address
-    from fairdraft.noise.exponential import acceptance
+    noise = _Noise(part, row)
+    if part.draft_logits is None or not noise.count:
+        return _match(part, row, noise)
+    return _block(part, row, noise) if part.rule == "block" else _token(part, row, noise)
 
-    count = int(part.num_drafts[row])
-    temperature = float(part.temperature[row])
-    request: dict[str, Any] = {"key": int(part.key[row]), "sample": int(part.sample[row])}
-    anchor = int(part.anchor[row])
+
+class _Noise:
+    """The draws of one round, by their addresses."""
+
+    def __init__(self, part: Any, row: int) -> None:
+        self.count = int(part.num_drafts[row])
+        self._anchor = int(part.anchor[row])
+        self._request = {"key": int(part.key[row]), "sample": int(part.sample[row])}
+
+    def _at(self, stream: Any, slot: int, node: int) -> Any:
+        from fairdraft.noise import address
+
+        anchor = self._anchor if self.count else 0
+        position = self._anchor + slot
+        return address(stream, position=position, anchor=anchor, node=node, **self._request)
+
+    def uniform(self, slot: int) -> float:
+        """Of the test of draft `slot`, from 0."""
+        from fairdraft.noise import Stream
+        from fairdraft.noise.exponential import acceptance
+
+        return float(acceptance(self._at(Stream.ACCEPT, slot, slot + 1))[0])
+
+    def final(self, slot: int) -> Any:
+        """Address of the token after `slot` drafts."""
+        from fairdraft.noise import Stream
+
+        stream = Stream.RESIDUAL if slot < self.count else Stream.BONUS
+        return self._at(stream if self.count else Stream.TARGET, slot, slot)
+
+
+def _match(part: Any, row: int, noise: _Noise) -> list[Decision]:
+    """Point masses, or no drafts: the target's own token at each slot, while it is the draft."""
     decided: list[Decision] = []
-    for slot in range(count + 1):
-        p = _law(part.target_logits[row, slot], temperature)
-        place = {"position": anchor + slot, "anchor": anchor if count else 0}
-        stream = Stream.RESIDUAL if slot < count else Stream.BONUS if count else Stream.TARGET
-        final = address(stream, **request, **place, node=slot)
-        if slot == count or part.draft_logits is None:
-            decided.append(_race(p, SLACK * p, final))
-            if slot == count or decided[-1].token_id != part.draft_ids[row, slot]:
-                return decided
-            continue
+    for slot in range(noise.count + 1):
+        p = _law(part.target_logits[row, slot], part.temperature[row])
+        decided.append(_race(p, SLACK * p, noise.final(slot)))
+        if slot < noise.count and decided[-1].token_id != part.draft_ids[row, slot]:
+            break
+    return decided
+
+
+def _token(part: Any, row: int, noise: _Noise) -> list[Decision]:
+    """Draft by draft: kept if u q(x) < p(x), else replaced from max(p - q, 0)."""
+    decided: list[Decision] = []
+    for slot in range(noise.count):
+        p = _law(part.target_logits[row, slot], part.temperature[row])
+        q = _law(part.draft_logits[row, slot], part.temperature[row])
         x = int(part.draft_ids[row, slot])
-        q = _law(part.draft_logits[row, slot], temperature)
-        u = float(acceptance(address(Stream.ACCEPT, **request, **place, node=slot + 1))[0])
-        is_clear = bool(abs(u * q[x] - p[x]) > SLACK * (u * q[x] + p[x]))
+        u = noise.uniform(slot)
+        is_clear = _is_apart(u * q[x], p[x])
         if p[x] > 0 and q[x] > 0 and u * q[x] < p[x]:
             decided.append(Decision(x, is_clear))
             continue
         residual = np.maximum(p - q, 0.0)
-        weights = residual if residual.any() else p
-        token = _race(weights, SLACK * (p + q), final)
+        token = _race(residual if residual.any() else p, SLACK * (p + q), noise.final(slot))
         decided.append(Decision(token.token_id, is_clear and token.is_clear))
         return decided
+    p = _law(part.target_logits[row, noise.count], part.temperature[row])
+    decided.append(_race(p, SLACK * p, noise.final(noise.count)))
     return decided
+
+
+def _block(part: Any, row: int, noise: _Noise) -> list[Decision]:
+    """The longest prefix whose test passes, tests made from the longest back.
+
+    rho_i = min(rho_(i-1) p(x_i) / q(x_i), 1). With m_i the mass of max(rho_i p - q, 0) after i
+    drafts, the prefix stands if u_i < m_i / (m_i + 1 - rho_i), the whole block if u_K < rho_K.
+    """
+    rho, weights, slacks, odds = 1.0, [], [], []
+    for slot in range(noise.count + 1):
+        p = _law(part.target_logits[row, slot], part.temperature[row])
+        if slot == noise.count:
+            weights.append(p)
+            slacks.append(SLACK * p)
+            odds.append((rho, 1.0))
+            break
+        q = _law(part.draft_logits[row, slot], part.temperature[row])
+        residual = np.maximum(rho * p - q, 0.0)
+        weights.append(residual if residual.any() else p)
+        slacks.append(SLACK * (p + q))
+        odds.append((residual.sum(), residual.sum() + 1.0 - rho))
+        x = int(part.draft_ids[row, slot])
+        rho = min(rho * p[x] / q[x], 1.0) if q[x] > 0 else 0.0
+        if rho == 0:
+            break
+    length, is_clear = len(weights) - 1, True
+    while length > 0:
+        favorable, total = odds[length]
+        u = noise.uniform(length - 1)
+        # sums of differences: their error is that of the laws, not of the difference
+        is_clear &= bool(abs(u * total - favorable) > length * SLACK)
+        if favorable >= total or u * total < favorable:
+            break
+        length -= 1
+    token = _race(weights[length], slacks[length], noise.final(length))
+    kept = [Decision(int(x), is_clear) for x in part.draft_ids[row, :length]]
+    return [*kept, Decision(token.token_id, is_clear and token.is_clear)]
+
+
+def _is_apart(a: float, b: float) -> bool:
+    return bool(abs(a - b) > SLACK * (a + b))
 
 
 def _law(logits: Any, temperature: float) -> np.ndarray:

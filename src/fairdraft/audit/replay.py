@@ -16,6 +16,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from fairdraft.engine import Observation
+    from fairdraft.ops.verify import Rule
 
 __all__ = ["Replay", "Replayable", "Replayer"]
 
@@ -55,11 +56,13 @@ class Replayer:
     """An observer of the engine that replays some rows of some rounds as they pass.
 
     Attributes:
+        rule: That rounds are verified by.
         every: Replays one round in so many.
         rows_per_round: Most rows of a round.
         max_rounds: Most rounds to replay, counting one a row.
     """
 
+    rule: Rule = "token"
     every: int = 3
     rows_per_round: int = 4
     max_rounds: int = 96
@@ -80,7 +83,7 @@ class Replayer:
         # other rows each time
         first = turn * self.rows_per_round
         rows = np.unique((first + np.arange(count)) % len(seen.key))
-        part = _Part(seen, rows)
+        part = _Part(seen, rows, self.rule)
         self._compare_drafts(part)
         self._compare_with_reference(part)
         self._compare_with_formulas(part)
@@ -143,6 +146,7 @@ class Replayer:
             anchor=part.anchor,
             sample=part.sample,
             temperature=part.temperature,
+            rule=part.rule,
             impl="reference",
         )
         expected = verdict.token_ids.numpy()
@@ -160,28 +164,31 @@ class Replayer:
 
         for row, emitted in enumerate(part.num_emitted.tolist()):
             decided = decide(part, row)
-            for slot, given in enumerate(part.token_ids[row, :emitted].tolist()):
-                if given == decided[slot].token_id:
-                    continue
-                if decided[slot].is_clear:
-                    self._mismatches.append(
-                        f"token {slot} of {part.name(row)} is {given}, and the formulas of the "
-                        f"rule give {decided[slot].token_id} with the same noise"
-                    )
-                else:
-                    self._num_ties += 1
-                break
+            given = part.token_ids[row, :emitted].tolist()
+            again = [decision.token_id for decision in decided]
+            if given == again:
+                continue
+            same = [a == b for a, b in zip(given, again, strict=False)]
+            first = same.index(False) if False in same else len(same)
+            if all(decision.is_clear for decision in decided[: first + 1]):
+                self._mismatches.append(
+                    f"{part.name(row)} emitted {given}, and the formulas of the rule give {again} "
+                    "with the same noise"
+                )
+            else:
+                self._num_ties += 1
 
 
 class _Part:
     """Some rows of a round, copied out of the observation; laws are logits before temperature."""
 
-    def __init__(self, seen: Observation, rows: np.ndarray) -> None:
+    def __init__(self, seen: Observation, rows: np.ndarray, rule: Rule) -> None:
         import torch
 
         from fairdraft.audit.dense import dense_logits
 
         at = torch.from_numpy(rows)
+        self.rule: Rule = rule
         self.key = np.ascontiguousarray(seen.key[rows])
         self.sample = seen.sample[rows]
         self.anchor = seen.anchor[rows]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraft.stats.tokens import NO_TOKEN, ScoredTokens, Source, compact
+from fairdraft.stats.tokens import NO_TOKEN, REST, ScoredTokens, Source, compact
 
 __all__ = ["Decided", "RowBook", "softmax"]
 
@@ -163,7 +163,7 @@ def plain_decided(text: np.ndarray, position: np.ndarray, token_id: np.ndarray) 
 def _with_impossible(kept: ScoredTokens, dense: ScoredTokens) -> ScoredTokens:
     """Gives a token of probability 0 a column of its own, so that the rest cell hides none.
 
-    It takes the place of a listed column, which joins the rest. A right sampler never needs it,
+    It takes the place of the last listed id, which joins the rest. A right sampler never needs it,
     so what is kept still depends on the laws alone.
     """
     last = kept.num_columns - 1
@@ -173,7 +173,8 @@ def _with_impossible(kept: ScoredTokens, dense: ScoredTokens) -> ScoredTokens:
     assert kept.ids is not None
     copies: dict[str, Any] = {"column": kept.column.copy(), "drafted": kept.drafted.copy()}
     ids = copies["ids"] = kept.ids.copy()
-    place = last - 1
+    # listed ids come first, as many in every row
+    place = int((ids[0] != REST).sum()) - 1
     emitted = dense.column[bad]
     ids[bad, place] = emitted
     for name in ("target", "draft", "unfiltered", "raw_draft"):
