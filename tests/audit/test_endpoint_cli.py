@@ -58,6 +58,17 @@ def test_a_server_that_is_down_is_invalid(cli: Any) -> None:  # noqa: F811
     assert "the endpoint cannot be audited" in result.out
 
 
+def test_a_server_that_was_down_may_be_tried_again(
+    audit: Callable, server: FakeServer, tmp_path: Path
+) -> None:
+    kept = ("--json", "--state", str(tmp_path / "audit.state"))
+    server.trouble = lambda number, handler: handler.answer(503, "starting") is None
+    result = audit(*kept)
+    assert (result.code, reported(result).num_tokens) == (4, 0)
+    server.trouble = lambda number, handler: False
+    assert audit(*kept).code == 0
+
+
 def test_a_server_that_vanishes_keeps_its_state(
     audit: Callable, server: FakeServer, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -159,7 +160,10 @@ def endpoint(
 
         say = notes_console().print
         return deliver(compare_endpoint(_subject(given, {}), on_progress=say), order)
-    return run_subject(_subject(given, _models(given)), order)
+    code = run_subject(_subject(given, _models(given)), order)
+    if state is not None and state.exists():
+        _forget_nothing(state)
+    return code
 
 
 def _models(given: dict[str, Any]) -> dict[str, CausalLM]:
@@ -221,6 +225,15 @@ def _subject(given: dict[str, Any], models: dict[str, CausalLM]) -> EndpointSubj
         control=control,
         **shared,
     )
+
+
+# a server that was down is no reason to refuse it for ever
+def _forget_nothing(state: Path) -> None:
+    from fairdraft.audit.saving import load_state
+
+    saved = load_state(state)
+    if saved is not None and not saved["main"]["evidence"]["num_tokens"]:
+        state.unlink()
 
 
 def register(app: typer.Typer) -> None:
