@@ -157,8 +157,8 @@ class RoundRunner:
             self.cache,
             num_tokens=proposal.num_draft_tokens + 1,
         )
-        # ids past the vocabulary are padding of the head
-        return logits[..., : self.target.vocab_size]
+        # ids past the vocabulary are padding of the head; what is sampled is sampled on the host
+        return logits[..., : self.target.vocab_size].cpu()
 
     def _verify(self, rows: RowTable, proposal: Proposal, logits: Tensor) -> Round:
         target_logits = self._filter(rows, logits)

@@ -75,7 +75,9 @@ class AlignedMasks:
     def __init__(self, max_length: int, dtype: torch.dtype, device: torch.device) -> None:
         self._last = max_length - 1
         self._lowest = torch.finfo(dtype).min
-        rows = self._ROWS if max_length <= self._MAX_LENGTH else 0
+        # fused attention on accelerators reads whole vectors, and a window may begin anywhere
+        is_worth_it = device.type == "cpu" and max_length <= self._MAX_LENGTH
+        rows = self._ROWS if is_worth_it else 0
         table = torch.full((1, 1, rows, 2 * max_length), self._lowest, dtype=dtype, device=device)
         self._table = table.triu_(max_length) if rows else table
 

@@ -165,7 +165,7 @@ class DraftModelSpeculator:
             self._cache,
             num_tokens=None if num_tokens is None else torch.from_numpy(num_tokens),
             last_only=True,
-        )
+        ).cpu()
 
     def _law_buffer(self, num_rows: int, num_steps: int) -> np.ndarray:
         shape = (num_rows, num_steps, self.vocabulary.target_size)

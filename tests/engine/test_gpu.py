@@ -1,0 +1,37 @@
+"""The engine with its models on a CUDA device; sampling stays on the host."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fairdraft import LLM, RequestOutput, SamplingParams
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+PROMPTS = ["Once upon a time", "The old king", "One day a cat"]
+DRAFTS = {"model": "pocket-draft", "num_speculative_tokens": 4}
+
+
+def generated(device: str, drafts: dict | None, temperature: float) -> list[RequestOutput]:
+    llm = LLM("pocket", speculative_config=drafts, device=device)
+    params = SamplingParams(temperature=temperature, max_tokens=64, seed=3, ignore_eos=True)
+    return llm.generate(PROMPTS, params)
+
+
+def token_ids(outputs: list[RequestOutput]) -> list[list[int]]:
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def test_greedy_text_is_the_same_with_drafts() -> None:
+    plain = generated("cuda", None, temperature=0.0)
+    assert token_ids(generated("cuda", DRAFTS, temperature=0.0)) == token_ids(plain)
+
+
+def test_a_seed_repeats_and_drafts_stand() -> None:
+    first, second = (generated("cuda", DRAFTS, temperature=1.0) for _ in range(2))
+    assert token_ids(first) == token_ids(second)
+    lengths = [output.metrics.acceptance_length for output in first]
+    assert min(lengths) > 1.2 and sum(lengths) / len(lengths) > 1.8
