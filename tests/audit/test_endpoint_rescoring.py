@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from fairdraft.audit.rescoring import score_texts
+from fairdraft.audit.session import run_audit
+from fairdraft.audit.settings import AuditSettings
 from fairdraft.audit.subject import InvalidSubject
 from fairdraft.audit.subjects.endpoint import EndpointRequest, EndpointSubject
 from fairdraft.models import load_model
@@ -55,6 +57,16 @@ def first_tokens(server: FakeServer, **models: Any) -> Any:
         return next(stream).tokens
     finally:
         stream.close()  # type: ignore[attr-defined]
+
+
+def test_a_whole_audit_with_a_draft_covers_its_families(server: FakeServer) -> None:
+    audited = EndpointSubject(
+        server.url, "fake", REQUEST, draft=TableModel(markov_table(seed=5)), texts_per_batch=32
+    )
+    report = run_audit(audited, AuditSettings(eps=0.1, alpha=1e-3, max_tokens=4096))
+    assert report.verdict.state in ("PASS", "INCONCLUSIVE"), report.verdict.sentence
+    covered = {family.name for family in report.families if family.num_tokens}
+    assert "q/p octile" in covered and "slot x q/p" not in covered
 
 
 def test_a_draft_opens_the_families_of_its_law(server: FakeServer) -> None:

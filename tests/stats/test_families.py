@@ -198,3 +198,12 @@ def test_illegal_stratum_is_refused() -> None:
     illegal = replace(BY_NAME["q/p octile"], count=count)
     with pytest.raises(AssertionError):
         test_cells_have_the_mass_of_their_tokens(illegal, "dense")
+
+
+@pytest.mark.parametrize("name", ["slot x q/p", "previous replaced x q/p"])
+def test_tokens_of_unknown_rounds_are_in_no_stratum(name: str) -> None:
+    tokens = random_tokens(seed=8)
+    unknown = np.full(len(tokens), -1)
+    assert (
+        BY_NAME[name].cells(replace(tokens, slot=unknown, source=unknown.astype(np.int8))) is None
+    )

@@ -90,7 +90,7 @@ def _stratified(view: View, stratum: np.ndarray, num_strata: int) -> Cells | Non
     expected[np.arange(len(rows)), place] = found.expected[kept]
     reachable = np.repeat(place[:, None] == np.arange(num_strata), NUM_OCTILES, axis=1)
     observed = NUM_OCTILES * place + found.observed[kept]
-    return Cells(rows, observed, expected.reshape(len(rows), -1), reachable)
+    return Cells(rows, observed, expected.reshape(len(rows), num_strata * NUM_OCTILES), reachable)
 
 
 def _slot_octile(view: View) -> Cells | None:
