@@ -17,6 +17,7 @@ from fairdraft import ops
 from fairdraft.noise import Trace
 from fairdraft.ops import PLACEHOLDER_TOKEN_ID, Impl
 from fairdraft.ops.sample import Method
+from fairdraft.ops.verify import Rule
 from fairdraft.speculators import Proposal, SharedSampler
 
 __all__ = ["Decoding", "MarkovPair", "Round", "Rows", "play", "propose", "reference_law", "verify"]
@@ -44,7 +45,7 @@ class Decoding:
     min_p: float = 0.0
     is_greedy: bool = False
     forbids: bool = False
-    rule: str = "token"
+    rule: Rule = "token"
     method: Method = "race"
     impl: Impl = "auto"
 
@@ -267,15 +268,11 @@ def verify(
         temperature=decoding.temperature,
         point_mass=torch.full((len(rows),), decoding.is_greedy),
         forbidden=proposal.forbidden,
+        rule=decoding.rule,
         method=decoding.method,
         impl=decoding.impl,
         trace=trace,
-        **_choices(decoding),
     )
-
-
-def _choices(decoding: Decoding) -> dict[str, Any]:
-    return {} if decoding.rule == "token" else {"rule": decoding.rule}
 
 
 def _contexts(rows: Rows, drafts: torch.Tensor) -> torch.Tensor:
