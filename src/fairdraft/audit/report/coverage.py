@@ -92,6 +92,8 @@ def _reason(report: Report, name: str) -> str:
         return "no two texts could be compared"
     if "q/p" in name or name == "acceptance":
         if not report.subject.is_speculative:
+            if report.subject.kind == "endpoint":
+                return "drafts and rounds cannot be seen from outside, or no draft model was given"
             return "plain decoding has no drafts"
         return "the drafts' probabilities are not known, or the rule has no such law"
     return "no token was counted"

@@ -11,7 +11,7 @@ NAME = "heat"
 TITLE = "Observed / expected by q/p octile and slot"
 ROW = 44
 _MISSING = (
-    "The draft's probabilities are not known for any token, so tokens cannot be ordered by q/p."
+    "The draft's probabilities, or a token's place in its round, are not known for any token."
 )
 
 

@@ -64,7 +64,7 @@ def _rate(label: str, trials: int, hits: int, expected: float) -> _Rate:
 
 
 def _no_slots(report: Report) -> str:
-    if not report.subject.is_speculative:
+    if not report.subject.is_speculative and report.subject.kind != "endpoint":
         return "Plain decoding tests no drafts."
     return "Which drafts were tested, or their probabilities, is not known."
 
