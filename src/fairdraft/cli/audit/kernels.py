@@ -41,9 +41,9 @@ def kernels(
 ) -> int:
     """Audit our ops under the noise layouts of public engines, and under ours.
 
-    Reproduces the published figures of shared draft-residual noise. The table goes to
-    stdout, progress to stderr. Exit codes: 0 if every row came to what was expected of
-    it, else 1.
+    Reproduces the published figures of shared draft-residual noise. The table
+    goes to stdout, progress to stderr. Exit codes: 0 if every row came to what
+    was expected of it, else 1.
     """
     from rich.console import Console
 
