@@ -59,8 +59,11 @@ def fault_of_command(line: str) -> str | None:
     not (pocket.path("target") / "config.json").is_file(), reason="no embedded models"
 )
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_python_blocks_of_a_page_run_in_order(page: Path) -> None:
-    """In one namespace, as a reader would type them."""
+def test_python_blocks_of_a_page_run_in_order(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one namespace and a folder of their own, as a reader would type them."""
+    monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": page.stem}
     for number, source in enumerate(blocks("python", page), start=1):
         exec(compile(source, f"{page.name}, block {number}", "exec"), namespace)
