@@ -50,16 +50,23 @@ class Gathering:
         # every batch so far, in the form that a file would hold
         self._snapshot = json.dumps(self.state())
 
+    def begin(self) -> None:
+        """Makes the checks that need no token."""
+        try:
+            self.checks.begin()
+        except InvalidSubject as reason:
+            self.invalid = str(reason)
+
     def run(self, go_on: Callable[[], bool]) -> None:
         """Takes batches until there is a verdict, the subject ends, or `go_on` says no.
 
         Args:
             go_on: Asked after every batch.
         """
+        self.begin()
         if self.verdict().state is not VerdictState.INCONCLUSIVE:
             return
         try:
-            self.checks.begin()
             for batch in self.subject.batches(self._cursor):
                 self._take(batch)
                 is_open = self.evidence.verdict().state is VerdictState.INCONCLUSIVE

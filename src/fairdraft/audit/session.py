@@ -117,7 +117,9 @@ class AuditSession:
         self._began_at = time.monotonic()
         is_interrupted = False
         try:
-            self._consult_oracles()
+            self.main.begin()
+            if self._is_open():
+                self._consult_oracles()
             if self.control is not None and self._is_open():
                 self._gather("A/A run", self.control, should_stop)
             if self._is_open() and self._is_control_done():
