@@ -281,7 +281,7 @@ def test_the_documented_recorder_records(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.chdir(tmp_path)
     names = {"vocab_size": 3, "prompts": [[1], [2, 1]], "engine": Engine()}
-    exec(documented("python"), names)
+    exec(documented("py"), names)
     (batch,) = TraceSubject("run.jsonl.gz").batches()
     assert batch.tokens.token_id.tolist() == [0] * 4 + [1] * 4
     assert batch.tokens.previous[[0, 4]].tolist() == [[1, -1], [1, 2]]
