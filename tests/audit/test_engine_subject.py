@@ -158,10 +158,11 @@ def test_point_masses_are_marked_and_have_no_law() -> None:
     [
         (tables, {}),
         (tables, {"temperature": 0.8, "top_p": 0.9}),
+        (lambda: tables(rejection_sample_method="block"), {}),
         (lambda: tables(draft_sample_method="greedy"), {}),
         (lambda: LLM(table_model(TARGET)), {}),
     ],
-    ids=["sampled drafts", "filters", "greedy drafts", "plain"],
+    ids=["sampled drafts", "filters", "block", "greedy drafts", "plain"],
 )
 def test_the_engine_passes(llm: Any, params: dict[str, Any]) -> None:
     report = run_audit(subject(llm(), **params), SETTINGS)
@@ -273,8 +274,9 @@ class TestPlantedFaults:
         assert not check.is_clean and check.largest > 0.1
 
 
-def test_replays_agree_bit_for_bit_and_by_formula() -> None:
-    replay = subject().replay_rounds()
+@pytest.mark.parametrize("method", ["standard", "block"])
+def test_replays_agree_bit_for_bit_and_by_formula(method: str) -> None:
+    replay = subject(tables(rejection_sample_method=method)).replay_rounds()
     assert replay.mismatches == () and replay.num_rounds > 15
     assert replay.num_tokens > 20 and replay.num_drafts > 20
 

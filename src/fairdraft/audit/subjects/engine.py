@@ -109,7 +109,7 @@ class EngineSubject:
             scoring="own logits",
             is_speculative=is_speculative,
             sampler="race",
-            rule="token" if is_speculative else None,
+            rule=llm.engine.rule if is_speculative else None,
         )
 
     def batches(self, cursor: Any = None) -> Iterator[Batch]:
@@ -163,7 +163,7 @@ class EngineSubject:
         """Generates some texts and decides a sample of their rounds again, by the definition."""
         from fairdraft.audit.replay import Replayer
 
-        replayer = Replayer()
+        replayer = Replayer(self.llm.engine.rule)
         prompts, params = self.requests(self.first_seed, 8)
         with observed(self.llm, replayer):
             self.llm.generate(as_ids(prompts), params)
@@ -210,7 +210,8 @@ def _speculator(llm: LLM) -> str:
     if model is not None:
         kind = "greedy draft" if getattr(speculator, "greedy", False) else "draft"
         name = f"{kind} {model.name}"
-    return f"{name}, K = {speculator.num_speculative_tokens}"
+    rule = "" if llm.engine.rule == "token" else f", rule {llm.engine.rule}"
+    return f"{name}, K = {speculator.num_speculative_tokens}{rule}"
 
 
 def _digest(prompts: list[list[int]]) -> str:

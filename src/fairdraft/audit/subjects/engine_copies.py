@@ -49,6 +49,7 @@ def _with_engine(llm: LLM, speculator: Any, trace: Any, max_model_len: int | Non
         speculator,
         max_num_seqs=llm.engine.rows.max_rows,
         max_model_len=other.max_model_len,
+        rule=llm.engine.rule,
         impl=llm.engine.impl,
         trace=trace,
     )
