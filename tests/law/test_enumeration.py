@@ -13,7 +13,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fairdraft.ops import rules
 from tests.law import stops
 from tests.law.enumeration import (
     Experiment,
@@ -22,7 +21,7 @@ from tests.law.enumeration import (
     weights_by_formulas,
     weights_of,
 )
-from tests.law.faults import CountCalls
+from tests.law.faults import P_FOR_RESIDUAL
 from tests.law.tables import BASE_TWO, dirichlet_tables, integer_tables
 
 pytestmark = pytest.mark.usefixtures("remembered_rows")
@@ -176,7 +175,7 @@ def test_unlawful_stop_is_seen(stop, banned: int | None, effect: float) -> None:
 
 def test_p_in_place_of_the_residual_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted in `ops.rules.residual`: TV .160."""
-    calls = CountCalls(lambda original: lambda p, q: p).plant(monkeypatch, rules, "residual")
+    calls = P_FOR_RESIDUAL.plant(monkeypatch)
     tables = integer_tables(3, K, 1)
     (weights,) = weights_of([Experiment(tables)], impl="reference", form="dense")
     assert calls.count > 0

@@ -44,7 +44,11 @@ def _softmaxed(original: Function, planting: Planting) -> Function:
 
 
 def _clamped(original: Function, planting: Planting) -> Function:
-    return lambda p, q: np.maximum(original(p, q), 1e-3)
+    return lambda p, q: np.maximum(original(p, q), 0.01)
+
+
+def _uncapped(original: Function, planting: Planting) -> Function:
+    return lambda rho, p_x, q_x: rho * p_x / q_x
 
 
 def _leaked(inputs: Any, chance: float) -> Any:
@@ -137,6 +141,13 @@ RULE_FAULTS = (
         "EAGLE #110",
     ),
     Fault(
+        "uncapped-ratio",
+        "under rule block, the ratio of a path is not kept at 1 at most",
+        "fairdraft.ops.rules.path_ratio",
+        _uncapped,
+        "accept",
+    ),
+    Fault(
         "replaced-from-p",
         "a rejected draft is replaced from p in place of the residual",
         "fairdraft.ops.rules.residual",
@@ -160,7 +171,7 @@ RULE_FAULTS = (
     ),
     Fault(
         "clamped-residual",
-        "the residual is clamped to at least .001, which gives mass to tokens that p excludes",
+        "the residual is clamped to at least .01, which gives mass to tokens that p excludes",
         "fairdraft.ops.rules.residual",
         _clamped,
         "residual",

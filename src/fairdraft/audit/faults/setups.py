@@ -65,6 +65,13 @@ def _masked_pair() -> Any:
     return MarkovPair.shuffled(p, q, seed=2)
 
 
+def _binary_pair() -> Any:
+    """Two tokens without context: paths whose ratio exceeds 1 and falls again are common."""
+    from fairdraft.audit.subjects.markov import MarkovPair
+
+    return MarkovPair.from_laws([0.7, 0.3], [0.3, 0.7])
+
+
 def _wide_pair() -> Any:
     """256 tokens, p as 1 / rank and q as its root: most of the mass is in rare tokens."""
     from fairdraft.audit.subjects.markov import MarkovPair
@@ -160,6 +167,16 @@ _ALL = (
         150.0,
         _reversed_pair,
         num_drafts=2,
+        impl="reference",
+        subject=_SLOW,
+    ),
+    _toy(
+        "toy-block-reference",
+        "2 tokens, q reversed, K = 3, rule block, the readable walk",
+        150.0,
+        _binary_pair,
+        num_drafts=3,
+        rule="block",
         impl="reference",
         subject=_SLOW,
     ),
