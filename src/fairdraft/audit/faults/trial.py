@@ -133,9 +133,10 @@ def _gather(evidence: Evidence, subject: Subject, case: Case) -> int | None:
             return before + int((batch.tokens.probability == 0).argmax()) + 1
         if evidence.num_tokens >= case.num_tokens:
             return None
-        if case.expected is VerdictState.PASS or evidence.sup_log10_e >= _LIMIT:
+        may_pass = case.expected is not VerdictState.FAIL
+        if may_pass or evidence.sup_log10_e >= _LIMIT:
             state = evidence.verdict().state
-            if state is VerdictState.FAIL or state is case.expected:
+            if state is VerdictState.FAIL or (may_pass and state is VerdictState.PASS):
                 return None
     raise AssertionError("subjects of setups never end")
 
