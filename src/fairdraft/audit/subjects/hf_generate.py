@@ -144,16 +144,15 @@ class Generator:
         from transformers import GenerationConfig
 
         request = self._request
-        ending = {"eos_token_id": None, "pad_token_id": 0}
+        # no pad id either: an assistant does not attend to it where a text holds it
         if request.temperature == 0:
-            return GenerationConfig(do_sample=False, **ending)
+            return GenerationConfig(do_sample=False)
         return GenerationConfig(
             do_sample=True,
             temperature=float(request.temperature),
             top_k=request.top_k,
             top_p=float(request.top_p),
             min_p=float(request.min_p) if request.min_p else None,
-            **ending,
         )
 
     def _assistant_config(self) -> Any:
