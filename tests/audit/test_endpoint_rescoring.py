@@ -60,9 +60,8 @@ def first_tokens(server: FakeServer, **models: Any) -> Any:
 
 
 def test_a_whole_audit_with_a_draft_covers_its_families(server: FakeServer) -> None:
-    audited = EndpointSubject(
-        server.url, "fake", REQUEST, draft=TableModel(markov_table(seed=5)), texts_per_batch=32
-    )
+    models: dict[str, Any] = {"draft": TableModel(markov_table(seed=5))}
+    audited = EndpointSubject(server.url, "fake", REQUEST, texts_per_batch=32, **models)
     report = run_audit(audited, AuditSettings(eps=0.1, alpha=1e-3, max_tokens=4096))
     assert report.verdict.state in ("PASS", "INCONCLUSIVE"), report.verdict.sentence
     covered = {family.name for family in report.families if family.num_tokens}
