@@ -1,4 +1,4 @@
-"""Shows how an audit goes: two live lines on a terminal, a line now and then elsewhere."""
+"""Shows how an audit goes: a few live lines on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -65,27 +65,26 @@ class Watcher:
 
 
 def progress_lines(progress: Progress, *, bar: bool = True) -> list[Text]:
-    """One line on how far it is, and one on the evidence so far."""
+    """How far it is, how fast, and what is found so far; each fits 80 columns."""
     if progress.stage in _STAGES:
         return [Text(_STAGES[progress.stage], style="dim")]
-    how_far = f"{progress.num_tokens:,}"
-    planned = progress.planned_tokens
-    if planned is not None:
-        how_far += f" of about {planned:,}"
-    how_far += " tokens"
-    if progress.tokens_per_second:
-        how_far += f", {progress.tokens_per_second:,.0f} tokens/s"
-    left = progress.seconds_left
-    if left is not None:
-        how_far += f", about {duration(left)} left"
-    first = Text.assemble((f"{progress.stage}: ", "bold"), how_far)
+    count, planned = progress.num_tokens, progress.planned_tokens
+    goal = "" if planned is None else f" of about {planned:,}"
+    first = Text.assemble((f"{progress.stage}: ", "bold"), f"{count:,}{goal} tokens")
     if bar and planned:
-        done = min(BAR_WIDTH, BAR_WIDTH * progress.num_tokens // planned)
+        done = min(BAR_WIDTH, BAR_WIDTH * count // planned)
         first = Text.assemble(("━" * done, "cyan"), ("━" * (BAR_WIDTH - done), "dim"), " ", first)
     second = f"log10 E {exponent(progress.log10_e)} of {exponent(progress.threshold)}"
+    if progress.tokens_per_second:
+        second = f"{progress.tokens_per_second:,.0f} tokens/s, {second}"
+    left = progress.seconds_left
+    if left is not None:
+        second += f", about {duration(left)} left"
+    lines = [first, Text(second, style="dim")]
     if progress.largest is not None:
-        second += (
-            f", largest deviation {progress.deviation:.4f}, at most {progress.upper:.4f} "
+        third = (
+            f"largest deviation {progress.deviation:.4f}, at most {progress.upper:.4f} "
             f"({progress.largest}; eps {progress.eps:g})"
         )
-    return [first, Text(second, style="dim")]
+        lines.append(Text(third, style="dim"))
+    return lines
