@@ -218,11 +218,28 @@ class TestInvalid:
         assert report.verdict.sentence == "INVALID: the model changed half-way; pin it"
         assert report.num_tokens == 128, "samples are kept"
 
+    def test_a_subject_that_recovers_goes_on(self, tmp_path: Path) -> None:
+        path = tmp_path / "audit.state"
+
+        class Flaky(Scripted):
+            def batches(self, cursor: Any = None) -> Any:
+                if cursor is not None:
+                    raise InvalidSubject("the server is down; start it")
+                yield next(super().batches(cursor))
+                raise InvalidSubject("the server is down; start it")
+
+        for _ in range(2):
+            report = run_audit(Flaky(), WIDE, state_path=path)
+            assert report.verdict.state == "INVALID" and report.num_tokens == 128
+        report = run_audit(Scripted(), WIDE, state_path=path)
+        assert without_times(report) == without_times(run_audit(Scripted(), WIDE))
+
     def test_it_stays_invalid_when_resumed(self, tmp_path: Path) -> None:
         path = tmp_path / "audit.state"
         changes = {"is_speculative": True}
-        first = run_audit(Scripted(changes=changes), WIDE, state_path=path)
-        assert run_audit(Scripted(changes=changes), WIDE, state_path=path).verdict == first.verdict
+        for _ in range(2):
+            verdict = run_audit(Scripted(changes=changes), WIDE, state_path=path).verdict
+            assert verdict.state == "INVALID" and "no draft was seen" in verdict.sentence
 
 
 class TestControl:

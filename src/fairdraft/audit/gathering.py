@@ -87,11 +87,13 @@ class Gathering:
             "checks": self.checks.state(),
             "cursor": self._cursor,
             "notes": self.notes,
-            "invalid": self.invalid,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on where `state` was taken, bit for bit.
+
+        Why a subject could not be judged is forgotten: a server that was down may be up again, and
+        what is wrong for good is found again.
 
         Raises:
             ValueError: If it is of other settings or another version.
@@ -101,7 +103,7 @@ class Gathering:
         self.checks = BatchChecks(self.info, state["checks"])
         self._cursor = state["cursor"]
         self.notes = list(state["notes"])
-        self.invalid = state["invalid"]
+        self.invalid = None
         self._snapshot = json.dumps(self.state())
 
     def _take(self, batch: Batch) -> None:

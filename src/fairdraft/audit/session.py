@@ -126,9 +126,9 @@ class AuditSession:
                 self._gather("audit", self.main, should_stop)
         except KeyboardInterrupt:
             is_interrupted = True
-        report = self.report()
         self._seconds_before, self._began_at = self.seconds, None
         self._save()
+        report = self.report()
         if is_interrupted:
             raise AuditInterrupted(report)
         return report
