@@ -66,7 +66,7 @@ def filled(page: str) -> str:
     columns = ("fault", "what is wrong", "function", "setup", "planned", "pilots", "FAIL after")
     blocks = {
         "conditions": f"{describe(pilots['conditions'])}; seeds of the pilots {pilots['seeds']}, "
-        f"seed of the recorded run {recorded['seed']}; {recorded['seconds']:.0f} s.\n",
+        f"seed of the recorded run {recorded['seed']}.\n",
         "planted": _table((*columns, "named by"), (_planted(row, pilots) for row in planted)),
         "clean": _table(("setup", "what it is", "tokens", "verdict", "e"), map(_clean, clean)),
     }
@@ -97,10 +97,17 @@ def _planted(row: dict[str, Any], pilots: dict[str, Any]) -> tuple[str, ...]:
         f"`{row['function'].removeprefix('fairdraft.')}`",
         row["setup"]["name"],
         f"{row['planned_tokens']:,}",
-        "-" if tokens is None else f"{min(tokens):,} to {max(tokens):,}",
+        _range(tokens),
         after,
         ", ".join(named) or "-",
     )
+
+
+def _range(tokens: list[int] | None) -> str:
+    if tokens is None:
+        return "-"
+    ends = dict.fromkeys((min(tokens), max(tokens)))
+    return " to ".join(f"{end:,}" for end in ends)
 
 
 def _clean(row: dict[str, Any]) -> tuple[str, ...]:

@@ -137,7 +137,7 @@ _ALL = (
         "8 tokens, q reversed, K = 3, one seed for three prompts",
         2e4,
         _reversed_pair,
-        subject={"prompts": ((0, 0, 0, 0, 0), (0, 1, 0, 1, 0), (0, 0, 2, 2, 0))},
+        subject={"prompts": ((0, 0, 0, 0, 0), (0, 1, 0, 1, 1), (0, 0, 2, 2, 2))},
     ),
     _toy(
         "toy-counted",
