@@ -105,7 +105,7 @@ def _toy(
 
 @cache
 def _pocket() -> LLM:
-    from fairdraft import LLM
+    from fairdraft.engine import LLM
 
     config = {"model": "pocket-draft", "num_speculative_tokens": 3}
     return LLM("pocket", speculative_config=config)
@@ -113,7 +113,7 @@ def _pocket() -> LLM:
 
 def _engine(name: str, title: str, *, num_tokens: int = 32, **params: Any) -> Setup:
     def build(seed: int) -> Subject:
-        from fairdraft import SamplingParams
+        from fairdraft.engine import SamplingParams
         from fairdraft.audit.subjects.engine import EngineSubject
 
         return EngineSubject(
