@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fairdraft.audit.dense import dense_logits
 from fairdraft.audit.subjects.engine_copies import observed
-from fairdraft.audit.subjects.rows import Decided, RowBook
+from fairdraft.audit.subjects.rows import DENSE_NUMBERS, Decided, RowBook
 from fairdraft.noise import request_key
-from fairdraft.stats.tokens import ScoredTokens, Source
+from fairdraft.stats.tokens import NO_TOKEN, ScoredTokens, Source
 
 if TYPE_CHECKING:
     from fairdraft.engine import LLM, Observation, RequestOutput, SamplingParams
@@ -63,29 +63,22 @@ class EngineScorer:
         return self._book.tokens(first_text, [p for p, _ in texts], [len(ids) for _, ids in texts])
 
     def _note(self, seen: Observation) -> None:
-        width = seen.token_ids.shape[1]
+        width, vocab_size = seen.token_ids.shape[1], seen.target_logits.shape[-1]
         row, slot = np.nonzero(np.arange(width) < seen.num_emitted_tokens[:, None])
-        if not len(row):
-            return
-        text = np.array(
-            [self._index[int(k), int(s)] for k, s in zip(seen.key, seen.sample, strict=True)]
-        )
-        present = seen.num_draft_tokens[row]
-        is_tested = slot < present
-        drafts = np.pad(seen.draft_token_ids, ((0, 0), (0, 1)), constant_values=-1)
-        laws = dense_logits(seen.draft_logits, seen.target_logits.shape[-1])
-        is_point_mass = is_tested if laws is None else np.zeros(len(row), np.bool_)
-        decided = Decided(
-            text=text[row],
-            position=seen.anchor[row] + slot - self._prompt_length[text[row]],
-            token_id=seen.token_ids[row, slot],
-            slot=slot,
-            source=_source(slot, seen.num_accepted_tokens[row], present),
-            drafted_id=np.where(is_tested, drafts[row, slot], -1),
-            is_point_mass=is_point_mass,
-        )
+        laws = dense_logits(seen.draft_logits, vocab_size)
+        # some rows at a time: copies of all of them would be as large as the round itself
+        step = max(1, DENSE_NUMBERS // vocab_size)
+        for begin in range(0, len(row), step):
+            rows = slice(begin, begin + step)
+            self._note_rows(seen, laws, row[rows], slot[rows])
+
+    def _note_rows(
+        self, seen: Observation, laws: Tensor | None, row: np.ndarray, slot: np.ndarray
+    ) -> None:
+        decided = self._decided(seen, row, slot)
         at = torch.from_numpy(row), torch.from_numpy(slot)
         temperature = torch.from_numpy(np.asarray(seen.temperature, np.float64)[row])[:, None]
+        is_tested = slot < seen.num_draft_tokens[row]
         draft = None
         if laws is not None and is_tested.any():
             step = torch.from_numpy(np.minimum(slot, laws.shape[1] - 1))
@@ -98,6 +91,22 @@ class EngineScorer:
             _divided(seen.raw_target_logits[at], temperature) if self._has_filter else None,
             # what is drafted from is filtered already, so only the temperature can be undone
             None if draft is None or self._has_filter or (temperature == 1).all() else draft,
+        )
+
+    def _decided(self, seen: Observation, row: np.ndarray, slot: np.ndarray) -> Decided:
+        names = zip(seen.key[row].tolist(), seen.sample[row].tolist(), strict=True)
+        text = np.array([self._index[name] for name in names])
+        present = seen.num_draft_tokens[row]
+        is_tested = slot < present
+        drafts = np.pad(seen.draft_token_ids, ((0, 0), (0, 1)), constant_values=NO_TOKEN)
+        return Decided(
+            text=text,
+            position=seen.anchor[row] + slot - self._prompt_length[text],
+            token_id=seen.token_ids[row, slot],
+            slot=slot,
+            source=_source(slot, seen.num_accepted_tokens[row], present),
+            drafted_id=np.where(is_tested, drafts[row, slot], NO_TOKEN),
+            is_point_mass=is_tested & (seen.draft_logits is None),
         )
 
 
