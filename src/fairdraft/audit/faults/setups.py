@@ -113,8 +113,8 @@ def _pocket() -> LLM:
 
 def _engine(name: str, title: str, *, num_tokens: int = 32, **params: Any) -> Setup:
     def build(seed: int) -> Subject:
-        from fairdraft.engine import SamplingParams
         from fairdraft.audit.subjects.engine import EngineSubject
+        from fairdraft.engine import SamplingParams
 
         return EngineSubject(
             _pocket(),
