@@ -82,8 +82,9 @@ class EngineScorer:
         draft = None
         if laws is not None and is_tested.any():
             step = torch.from_numpy(np.minimum(slot, laws.shape[1] - 1))
-            is_known = torch.from_numpy(is_tested)[:, None]
-            draft = torch.where(is_known, laws[at[0], step].to(torch.float32), torch.nan)
+            # indexing by arrays copies, so the laws themselves stay as they are
+            draft = laws[at[0], step].to(torch.float32)
+            draft[torch.from_numpy(~is_tested)] = torch.nan
         self._book.note(
             decided,
             _divided(seen.target_logits[at], temperature),
