@@ -104,11 +104,8 @@ def load(
     transformers.logging.set_verbosity_error()
     params = SamplingParams(ignore_eos=True, **sampling)
     llm = LLM(model, speculative_config=config, **engine_options)
-    # a large batch keeps two threads busy where one text does not
-    if threads is not None:
-        torch.set_num_threads(threads)
-    elif llm.target.num_parameters < SMALL_MODEL:
-        torch.set_num_threads(min(2, torch.get_num_threads()))
+    if threads is not None or llm.target.num_parameters < SMALL_MODEL:
+        torch.set_num_threads(threads or 1)
     return llm, params
 
 
