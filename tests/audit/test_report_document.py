@@ -12,18 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairdraft.audit.report import (
-    AgreementEntry,
-    FamilyEntry,
-    Heat,
-    PositionEntry,
-    Report,
-    SlotEntry,
-    SubjectEntry,
-    TemplateEntry,
-    VerdictEntry,
-)
+from fairdraft.audit.report import Report, SubjectEntry, VerdictEntry
 from fairdraft.audit.report.codec import encode
+from fairdraft.stats.summary import (
+    AgreementSummary,
+    FamilySummary,
+    HeatSummary,
+    PositionSummary,
+    SlotSummary,
+    TemplateSummary,
+)
 
 REPORT = Report(
     version="0.1.0",
@@ -41,20 +39,20 @@ REPORT = Report(
     sup_log10_e=math.inf,
     curve=((10, -0.5), (30, math.inf)),
     families=(
-        FamilyEntry(
+        FamilySummary(
             *("rank", "rank of the token", ("1", "2+"), 30, (20, 10), (18.5, 11.5)),
             *(0.05, 0.04, 0.01, 0.0, 0.3, 1.25, False, True),
         ),
-        FamilyEntry(
+        FamilySummary(
             *("repeat", "repeats", ("same", "new"), 0, (0, 0), (0.0, 0.0)),
             *(None, None, None, None, None, 0.0, False, False),
         ),
     ),
-    templates=(TemplateEntry("shared noise", "draft and residual share noise", 30, 4.5, True),),
-    slots=(SlotEntry(0, 12, 9, 8.75),),
-    positions=(PositionEntry(0, 7, 16, 0.1, 0.0, 0.4),),
-    agreement=(AgreementEntry(-1, 8, 2, 1.5),),
-    heat=Heat(("0", "2+"), ("a", "b"), ((5, 6), (7, 8)), ((5.5, 5.5), (7.0, 8.0))),
+    templates=(TemplateSummary("shared noise", "draft and residual share noise", 30, 4.5, True),),
+    slots=(SlotSummary(0, 12, 9, 8.75),),
+    positions=(PositionSummary(0, 7, 16, 0.1, 0.0, 0.4),),
+    agreement=(AgreementSummary(-1, 8, 2, 1.5),),
+    heat=HeatSummary(("0", "2+"), ("a", "b"), ((5, 6), (7, 8)), ((5.5, 5.5), (7.0, 8.0))),
     coverage=("tested: rank",),
     notes=("One retry.",),
     environment={"python": "3.11.4"},

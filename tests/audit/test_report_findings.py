@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fairdraft.audit.report import Heat, coverage
+from fairdraft.audit.report import coverage
 from fairdraft.audit.report.advice import FAMILY_STEPS, TEMPLATE_STEPS, next_steps
 from fairdraft.audit.report.answers import verdict_sentence
 from fairdraft.audit.report.findings import (
@@ -29,6 +29,7 @@ from fairdraft.audit.report.wording import (
 )
 from fairdraft.stats import binomial_log_tails
 from fairdraft.stats.families import FAMILIES
+from fairdraft.stats.summary import HeatSummary
 from fairdraft.stats.templates import TEMPLATES
 from tests.audit.reports import report_of
 
@@ -46,7 +47,7 @@ def intervals_missed(drift: float) -> int:
     law = np.full(NUM_OCTILES, 1.0 / NUM_OCTILES)
     ends = np.eye(NUM_OCTILES)[0] - np.eye(NUM_OCTILES)[-1]
     counts = rng.multinomial(NUM_TOKENS, law + drift * ends, size=NUM_SLOTS)
-    heat = Heat(
+    heat = HeatSummary(
         slots=tuple(map(str, range(NUM_SLOTS))),
         octiles=tuple(map(str, range(NUM_OCTILES))),
         observed=tuple(map(tuple, counts.tolist())),
@@ -64,7 +65,7 @@ def test_cell_intervals_hold_and_see_a_planted_shift() -> None:
 
 
 def test_cells_of_few_tokens_have_no_ratio() -> None:
-    heat = Heat(("0",), ("a", "b"), ((1, 99),), ((4.9, 95.1),))
+    heat = HeatSummary(("0",), ("a", "b"), ((1, 99),), ((4.9, 95.1),))
     report = replace(report_of("empty"), heat=heat)
     ((few, known),) = cell_ratios(report)
     assert few is None and known is not None and known.ratio == pytest.approx(99 / 95.1)

@@ -10,29 +10,26 @@ from typing import Any
 import jsonschema
 import pytest
 
-from fairdraft.audit.report import (
-    SCHEMA,
-    AgreementEntry,
-    FamilyEntry,
-    Heat,
-    PositionEntry,
-    Report,
-    SlotEntry,
-    SubjectEntry,
-    TemplateEntry,
-    VerdictEntry,
+from fairdraft.audit.report import SCHEMA, Report, SubjectEntry, VerdictEntry
+from fairdraft.stats.summary import (
+    AgreementSummary,
+    FamilySummary,
+    HeatSummary,
+    PositionSummary,
+    SlotSummary,
+    TemplateSummary,
 )
 from tests.audit.reports import KINDS, report_of
 
 DEFINITIONS = {
     "verdict": VerdictEntry,
     "subject": SubjectEntry,
-    "family": FamilyEntry,
-    "template": TemplateEntry,
-    "slot": SlotEntry,
-    "position": PositionEntry,
-    "agreement": AgreementEntry,
-    "heat": Heat,
+    "family": FamilySummary,
+    "template": TemplateSummary,
+    "slot": SlotSummary,
+    "position": PositionSummary,
+    "agreement": AgreementSummary,
+    "heat": HeatSummary,
 }
 
 

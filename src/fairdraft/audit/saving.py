@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from fairdraft.audit.whole_file import write_text
+
 __all__ = ["SCHEMA", "load_state", "save_state"]
 
 SCHEMA = "fairdraft/audit-state/1"
@@ -23,19 +25,9 @@ def save_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
     Raises:
         OSError: If the file cannot be written, such as on a full disk; an older one still stands.
     """
-    target = Path(path)
     body = _dumps(state)
-    text = json.dumps({"schema": SCHEMA, "digest": _digest(body)}) + "\n" + body + "\n"
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with open(beside, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    head = json.dumps({"schema": SCHEMA, "digest": _digest(body)})
+    write_text(path, f"{head}\n{body}\n")
 
 
 def load_state(path: str | os.PathLike[str]) -> dict[str, Any] | None:

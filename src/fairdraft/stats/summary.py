@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 __all__ = [
+    "UNBOUNDED",
     "AgreementSummary",
     "EvidenceSummary",
     "FamilySummary",
     "HeatSummary",
+    "LogEvidence",
     "PositionSummary",
     "SlotSummary",
     "TemplateSummary",
 ]
+
+UNBOUNDED = "may be infinite"
+LogEvidence = Annotated[float, UNBOUNDED]
+"""A log10 of evidence: one impossible token makes it infinite."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +54,17 @@ class FamilySummary:
     tv_debiased: float | None
     lower: float | None
     upper: float | None
-    log10_e: float
+    log10_e: LogEvidence
     is_diagnostic: bool
     is_localized: bool
+
+    def __post_init__(self) -> None:
+        cells = len(self.labels)
+        if len(self.observed) != cells or len(self.expected) != cells:
+            raise ValueError(
+                f"family {self.name!r} has {cells} labels, {len(self.observed)} observed and "
+                f"{len(self.expected)} expected counts; give one of each a cell"
+            )
 
 
 @dataclass(frozen=True)
@@ -59,7 +74,7 @@ class TemplateSummary:
     name: str
     title: str
     num_tokens: int
-    log10_e: float
+    log10_e: LogEvidence
     is_localized: bool
 
 
@@ -104,6 +119,15 @@ class HeatSummary:
     observed: tuple[tuple[int, ...], ...]
     expected: tuple[tuple[float, ...], ...]
 
+    def __post_init__(self) -> None:
+        for name, rows in (("observed", self.observed), ("expected", self.expected)):
+            widths = {len(row) for row in rows}
+            if len(rows) != len(self.slots) or not widths <= {len(self.octiles)}:
+                raise ValueError(
+                    f"heat.{name} is no table of {len(self.slots)} slots by "
+                    f"{len(self.octiles)} octiles"
+                )
+
 
 @dataclass(frozen=True)
 class EvidenceSummary:
@@ -128,9 +152,9 @@ class EvidenceSummary:
     num_tokens: int
     num_texts: int
     num_impossible: int
-    log10_e: float
-    sup_log10_e: float
-    curve: tuple[tuple[int, float], ...]
+    log10_e: LogEvidence
+    sup_log10_e: LogEvidence
+    curve: tuple[tuple[int, LogEvidence], ...]
     families: tuple[FamilySummary, ...]
     templates: tuple[TemplateSummary, ...]
     slots: tuple[SlotSummary, ...]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fairdraft.audit.report.document import Report, TemplateEntry
+from fairdraft.audit.report.document import Report
 from fairdraft.audit.report.findings import is_by_identity, ranked_templates, threshold
 from fairdraft.audit.report.wording import count, duration
+from fairdraft.stats.summary import TemplateSummary
 
 TEMPLATE_STEPS = {
     "shared noise": (
@@ -90,7 +91,7 @@ FAMILY_STEPS = (
 )
 
 
-def named_template(report: Report) -> TemplateEntry | None:
+def named_template(report: Report) -> TemplateSummary | None:
     """The template that the verdict's diagnosis names, or None."""
     if report.verdict.diagnosis is None:
         return None

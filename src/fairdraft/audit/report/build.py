@@ -6,23 +6,13 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fairdraft import __version__
-from fairdraft.audit.report.document import (
-    AgreementEntry,
-    FamilyEntry,
-    Heat,
-    PositionEntry,
-    Report,
-    SlotEntry,
-    SubjectEntry,
-    TemplateEntry,
-    VerdictEntry,
-)
+from fairdraft.audit.report.document import Report, SubjectEntry, VerdictEntry
 from fairdraft.audit.subject import SubjectInfo
 from fairdraft.stats.summary import EvidenceSummary
 from fairdraft.stats.verdict import Verdict
@@ -60,22 +50,10 @@ def build_report(
         version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         verdict=_verdict_entry(verdict, summary),
-        subject=_subject_entry(info),
+        subject=SubjectEntry(**_values(info, SubjectEntry)),
         settings=dict(settings),
-        num_tokens=summary.num_tokens,
-        num_texts=summary.num_texts,
-        num_impossible=summary.num_impossible,
         seconds=float(seconds),
-        log10_e=summary.log10_e,
-        sup_log10_e=summary.sup_log10_e,
-        curve=tuple(summary.curve),
-        families=tuple(FamilyEntry(**asdict(family)) for family in summary.families),
-        templates=tuple(TemplateEntry(**asdict(template)) for template in summary.templates),
-        slots=tuple(SlotEntry(**asdict(slot)) for slot in summary.slots),
-        positions=tuple(PositionEntry(**asdict(entry)) for entry in summary.positions),
-        agreement=tuple(AgreementEntry(**asdict(entry)) for entry in summary.agreement),
-        heat=None if summary.heat is None else Heat(**asdict(summary.heat)),
-        coverage=tuple(summary.coverage),
+        **_values(summary, EvidenceSummary),
         notes=tuple(dict.fromkeys(notes)),
         environment=dict(describe_environment() if environment is None else environment),
         command=command,
@@ -115,14 +93,6 @@ def _verdict_entry(verdict: Verdict, summary: EvidenceSummary) -> VerdictEntry:
     )
 
 
-def _subject_entry(info: SubjectInfo) -> SubjectEntry:
-    return SubjectEntry(
-        kind=info.kind,
-        name=info.name,
-        parameters=dict(info.parameters),
-        scoring=info.scoring,
-        is_speculative=info.is_speculative,
-        sampler=info.sampler,
-        rule=info.rule,
-        duplicates_declared=info.duplicates_declared,
-    )
+def _values(source: Any, kind: type) -> dict[str, Any]:
+    """The fields of a dataclass, read off something that has them all."""
+    return {field.name: getattr(source, field.name) for field in fields(kind)}

@@ -10,9 +10,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 import numpy as np
 
-UNBOUNDED = "may be infinite"
-LogEvidence = Annotated[float, UNBOUNDED]
-"""A log10 of evidence: one impossible token makes it infinite; in JSON then "inf" or "-inf"."""
+from fairdraft.stats.summary import UNBOUNDED
 
 _INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 T = TypeVar("T")

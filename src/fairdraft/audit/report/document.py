@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairdraft.audit.report.codec import LogEvidence, decode, encode
+from fairdraft.audit.report.codec import decode, encode
+from fairdraft.audit.whole_file import write_text
+from fairdraft.stats.summary import (
+    AgreementSummary,
+    FamilySummary,
+    HeatSummary,
+    LogEvidence,
+    PositionSummary,
+    SlotSummary,
+    TemplateSummary,
+)
 from fairdraft.stats.verdict import EXIT_CODES
 
 SCHEMA = "fairdraft/audit/1"
@@ -61,135 +71,6 @@ class SubjectEntry:
 
 
 @dataclass(frozen=True)
-class FamilyEntry:
-    """One family of cells: counts against what the target expects.
-
-    Attributes:
-        name: Of the family.
-        title: For people.
-        labels: One for each cell.
-        num_tokens: Tokens that the family counted.
-        observed: Tokens in each cell.
-        expected: Sum of the target's probabilities of each cell.
-        tv: Total variation between the two as shares; None where nothing was counted, as below.
-        floor: What a right sampler shows with as many tokens.
-        tv_debiased: tv with the floor taken out, at least 0; for display.
-        lower: Lower confidence bound of the averaged total variation.
-        upper: Upper confidence bound.
-        log10_e: Evidence of this family alone.
-        is_diagnostic: Reported, but no part of the verdict.
-        is_localized: Named by the e-BH procedure at the end of the run.
-    """
-
-    name: str
-    title: str
-    labels: tuple[str, ...]
-    num_tokens: int
-    observed: tuple[int, ...]
-    expected: tuple[float, ...]
-    tv: float | None
-    floor: float | None
-    tv_debiased: float | None
-    lower: float | None
-    upper: float | None
-    log10_e: LogEvidence
-    is_diagnostic: bool
-    is_localized: bool
-
-    def __post_init__(self) -> None:
-        cells = len(self.labels)
-        if len(self.observed) != cells or len(self.expected) != cells:
-            raise ValueError(
-                f"family {self.name!r} has {cells} labels, {len(self.observed)} observed and "
-                f"{len(self.expected)} expected counts; give one of each a cell"
-            )
-
-
-@dataclass(frozen=True)
-class TemplateEntry:
-    """One bug whose exact law was compared with the target's.
-
-    Attributes:
-        name: Of the template.
-        title: What the bug is, a clause.
-        num_tokens: Tokens on which its law differs from the target's.
-        log10_e: Evidence of this bug's law against the target's.
-        is_localized: Named by the e-BH procedure at the end of the run.
-    """
-
-    name: str
-    title: str
-    num_tokens: int
-    log10_e: LogEvidence
-    is_localized: bool
-
-
-@dataclass(frozen=True)
-class SlotEntry:
-    """Drafts tested at one slot of a round.
-
-    Attributes:
-        slot: Index of the draft in its round.
-        tested: Drafts that were tested there.
-        accepted: Drafts that stood.
-        expected: Sum of the acceptance probabilities, sum over tokens of min(p, q).
-    """
-
-    slot: int
-    tested: int
-    accepted: int
-    expected: float
-
-
-@dataclass(frozen=True)
-class PositionEntry:
-    """Deviation over a range of positions in the text; `last` is included."""
-
-    first: int
-    last: int
-    num_tokens: int
-    tv: float
-    lower: float
-    upper: float
-
-
-@dataclass(frozen=True)
-class AgreementEntry:
-    """How often a token equals the one that the text before had `lag` positions further on."""
-
-    lag: int
-    pairs: int
-    observed: int
-    expected: float
-
-
-@dataclass(frozen=True)
-class Heat:
-    """Counts by slot (rows) and q/p octile (columns).
-
-    Attributes:
-        slots: A label for each row.
-        octiles: A label for each column.
-        observed: Tokens.
-        expected: Sums of the target's probabilities.
-    """
-
-    slots: tuple[str, ...]
-    octiles: tuple[str, ...]
-    observed: tuple[tuple[int, ...], ...]
-    expected: tuple[tuple[float, ...], ...]
-
-    def __post_init__(self) -> None:
-        for name, rows in (("observed", self.observed), ("expected", self.expected)):
-            widths = {len(row) for row in rows}
-            if len(rows) != len(self.slots) or not widths <= {len(self.octiles)}:
-                raise ValueError(
-                    f"heat.{name} is no table of {len(self.slots)} slots by "
-                    f"{len(self.octiles)} octiles"
-                )
-
-
-@dataclass(frozen=True)
 class Report:
     """Everything an audit found.
 
@@ -230,12 +111,12 @@ class Report:
     log10_e: LogEvidence
     sup_log10_e: LogEvidence
     curve: tuple[tuple[int, LogEvidence], ...]
-    families: tuple[FamilyEntry, ...]
-    templates: tuple[TemplateEntry, ...]
-    slots: tuple[SlotEntry, ...]
-    positions: tuple[PositionEntry, ...]
-    agreement: tuple[AgreementEntry, ...]
-    heat: Heat | None
+    families: tuple[FamilySummary, ...]
+    templates: tuple[TemplateSummary, ...]
+    slots: tuple[SlotSummary, ...]
+    positions: tuple[PositionSummary, ...]
+    agreement: tuple[AgreementSummary, ...]
+    heat: HeatSummary | None
     notes: tuple[str, ...]
     coverage: tuple[str, ...] = ()
     num_impossible: int = 0
@@ -298,18 +179,3 @@ class Report:
             return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from error
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Puts text into a file in one step, so that no reader and no crash meets half of it."""
-    target = Path(path)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with open(beside, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise

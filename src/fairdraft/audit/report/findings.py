@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fairdraft.audit.report.document import FamilyEntry, Report, TemplateEntry
+from fairdraft.audit.report.document import Report
+from fairdraft.stats.summary import FamilySummary, TemplateSummary
 
 # two-sided 99% of a normal law
 Z_99 = 2.5758
@@ -48,22 +49,22 @@ def is_by_identity(report: Report) -> bool:
     return state == "PASS" and not judged_families(report)
 
 
-def judged_families(report: Report) -> list[FamilyEntry]:
+def judged_families(report: Report) -> list[FamilySummary]:
     """The families that counted tokens and carry the verdict."""
     return [f for f in report.families if f.tv is not None and not f.is_diagnostic]
 
 
-def worst_family(report: Report) -> FamilyEntry | None:
+def worst_family(report: Report) -> FamilySummary | None:
     """The judged family with the highest upper bound."""
     return max(judged_families(report), key=lambda f: f.upper or 0.0, default=None)
 
 
-def largest_deviation(report: Report) -> FamilyEntry | None:
+def largest_deviation(report: Report) -> FamilySummary | None:
     """The judged family with the largest debiased deviation."""
     return max(judged_families(report), key=lambda f: f.tv_debiased or 0.0, default=None)
 
 
-def kind_of(family: FamilyEntry, eps: float) -> str:
+def kind_of(family: FamilySummary, eps: float) -> str:
     """Says on which side of eps a family's interval is: "beyond", "within" or "open"."""
     assert family.lower is not None and family.upper is not None
     if family.lower > eps:
@@ -71,12 +72,12 @@ def kind_of(family: FamilyEntry, eps: float) -> str:
     return "within" if family.upper <= eps else "open"
 
 
-def ranked_templates(report: Report) -> list[TemplateEntry]:
+def ranked_templates(report: Report) -> list[TemplateSummary]:
     """Templates, the best supported first; those that never bet come last."""
     return sorted(report.templates, key=lambda t: (t.num_tokens == 0, -t.log10_e))
 
 
-def named_bug(report: Report) -> TemplateEntry | None:
+def named_bug(report: Report) -> TemplateSummary | None:
     """The template that alone passes the threshold and beats all others, if one does."""
     ranked = [t for t in ranked_templates(report) if t.num_tokens]
     return ranked[0] if ranked and ranked[0].log10_e >= threshold(report) else None

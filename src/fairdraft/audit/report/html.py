@@ -11,7 +11,7 @@ from importlib.resources import files
 
 from fairdraft.audit.report.answers import TITLES, Answer, answers, meaning, verdict_sentence
 from fairdraft.audit.report.coverage import tested, untested
-from fairdraft.audit.report.document import Report, write_text
+from fairdraft.audit.report.document import Report
 from fairdraft.audit.report.html_tables import (
     cell_table,
     family_table,
@@ -20,6 +20,7 @@ from fairdraft.audit.report.html_tables import (
 )
 from fairdraft.audit.report.plots import Plot, draw_plots
 from fairdraft.audit.report.wording import duration, grouped, plural
+from fairdraft.audit.whole_file import write_text
 
 # a shape beside the word, so that neither color nor language carries the verdict alone
 _ICONS = {

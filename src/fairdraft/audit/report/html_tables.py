@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from fairdraft.audit.report.document import FamilyEntry, Report
+from fairdraft.audit.report.document import Report
 from fairdraft.audit.report.findings import (
     kind_of,
     ranked_cells,
@@ -15,6 +15,7 @@ from fairdraft.audit.report.findings import (
     threshold,
 )
 from fairdraft.audit.report.wording import count, distance, exponent
+from fairdraft.stats.summary import FamilySummary
 
 _MARKS = {"beyond": "◆ beyond eps", "within": "● within eps", "open": "■ not settled"}
 
@@ -65,7 +66,7 @@ def family_table(report: Report) -> str:
     return table(heads, rows, numbers=(1, 2, 3, 4, 5), caption=caption)
 
 
-def _family_row(family: FamilyEntry, eps: float) -> tuple[str, list[str]]:
+def _family_row(family: FamilySummary, eps: float) -> tuple[str, list[str]]:
     name = f"{escape(family.name)}<br><small>{escape(family.title)}"
     name += " (diagnostic)</small>" if family.is_diagnostic else "</small>"
     if family.tv is None:

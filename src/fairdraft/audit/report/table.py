@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fairdraft.audit.report.answers import TITLES, answers, verdict_sentence
-from fairdraft.audit.report.document import FamilyEntry, Report
+from fairdraft.audit.report.document import Report
 from fairdraft.audit.report.findings import kind_of, ranked_templates, threshold
 from fairdraft.audit.report.wording import count, distance, duration, exponent
+from fairdraft.stats.summary import FamilySummary
 
 # words carry the verdict; the colors only repeat it
 VERDICT_STYLES = {
@@ -123,7 +124,7 @@ def _answer_table(report: Report) -> RenderableType:
     return Padding(grid, (1, 0, 0, 0))
 
 
-def _family_row(family: FamilyEntry, eps: float) -> tuple[Text | str, ...]:
+def _family_row(family: FamilySummary, eps: float) -> tuple[Text | str, ...]:
     name = Text(family.name)
     if family.tv is None:
         return name, "0", "–", "–", "–", Text("no token", style="dim")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fairdraft.audit.report.document import FamilyEntry, Report
+from fairdraft.audit.report.document import Report
 from fairdraft.audit.report.findings import kind_of
 from fairdraft.audit.report.plots.canvas import BAD, GOOD, HALO, INK, LINE, SMALL, UNSURE, canvas
 from fairdraft.audit.report.plots.plot import Plot
 from fairdraft.audit.report.wording import distance
+from fairdraft.stats.summary import FamilySummary
 
 NAME = "deviations"
 TITLE = "Deviation of each family"
@@ -49,7 +50,7 @@ def forest_plot(report: Report) -> Plot:
     return Plot(NAME, TITLE, reading, svg)
 
 
-def _limit(rows: list[FamilyEntry], eps: float) -> float:
+def _limit(rows: list[FamilySummary], eps: float) -> float:
     uppers = sorted(family.upper or 0.0 for family in rows)
     points = max(family.tv_debiased or 0.0 for family in rows)
     # one family with few tokens must not press all others against the left edge
@@ -57,7 +58,7 @@ def _limit(rows: list[FamilyEntry], eps: float) -> float:
     return max(1.5 * eps, 1.15 * points, min(1.08 * uppers[-1], 3.0 * middle))
 
 
-def _draw_row(axes, place: int, family: FamilyEntry, kind: str, limit: float) -> None:
+def _draw_row(axes, place: int, family: FamilySummary, kind: str, limit: float) -> None:
     assert family.lower is not None and family.upper is not None
     color, marker, _ = _KINDS[kind]
     faint = 0.55 if family.is_diagnostic else 1.0
@@ -90,7 +91,7 @@ def _legend(shown: list[str]) -> list:
     ]
 
 
-def _reading(rows: list[FamilyEntry], eps: float) -> str:
+def _reading(rows: list[FamilySummary], eps: float) -> str:
     judged = [family for family in rows if not family.is_diagnostic] or rows
     largest = max(judged, key=lambda family: family.tv_debiased or 0.0)
     widest = max(judged, key=lambda family: family.upper or 0.0)

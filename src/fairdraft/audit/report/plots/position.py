@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fairdraft.audit.report.document import PositionEntry, Report
+from fairdraft.audit.report.document import Report
 from fairdraft.audit.report.plots.canvas import BAD, GOOD, UNSURE, canvas
 from fairdraft.audit.report.plots.plot import Plot
 from fairdraft.audit.report.wording import distance
+from fairdraft.stats.summary import PositionSummary
 
 NAME = "positions"
 TITLE = "Deviation by position"
@@ -54,12 +55,12 @@ def position_plot(report: Report) -> Plot:
     return Plot(NAME, TITLE, reading, svg)
 
 
-def _limit(rows: list[PositionEntry], eps: float) -> float:
+def _limit(rows: list[PositionSummary], eps: float) -> float:
     # a range of few tokens must not press all others down
     uppers = sorted(row.upper for row in rows)
     points = max(row.tv for row in rows)
     return max(1.5 * eps, 1.15 * points, min(1.08 * uppers[-1], 2.5 * uppers[len(uppers) // 2]))
 
 
-def _range(row: PositionEntry, to: str) -> str:
+def _range(row: PositionSummary, to: str) -> str:
     return f"{row.first}{to}{row.last}" if row.last > row.first else str(row.first)
