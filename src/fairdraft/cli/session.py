@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fairdraft.cli.interrupt import deferred_interrupt
+from fairdraft.cli.loading import load_llm
 from fairdraft.cli.summary import EngineSeconds, Summary, summarize
 from fairdraft.cli.transcript import Transcript
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 WARM_UP_TOKENS = 16
 WARM_UP_CHARACTERS = 32
-# below this many parameters a second thread costs more in waiting than it computes
-SMALL_MODEL = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -80,17 +79,12 @@ class Session:
         import torch
         import transformers
 
-        from fairdraft.engine import LLM, SamplingParams
+        from fairdraft.engine import SamplingParams
 
         # our own messages name the value and the way out
         transformers.logging.set_verbosity_error()
         params = SamplingParams(**job.sampling)
-        many = torch.get_num_threads()
-        # the target's size is known only after it was tried
-        torch.set_num_threads(job.threads or 1)
-        llm = LLM(job.model, speculative_config=job.speculative_config, **job.engine)
-        if job.threads is None and llm.target.num_parameters >= SMALL_MODEL:
-            torch.set_num_threads(many)
+        llm = load_llm(job.model, job.speculative_config, job.engine, job.threads)
         session = cls(job, llm, params, 0.0, torch.get_num_threads())
         session.warm_up()
         session.load_seconds = time.perf_counter() - start

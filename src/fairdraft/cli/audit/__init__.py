@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 
 import typer
 
@@ -24,7 +23,5 @@ def register(app: typer.Typer) -> None:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name in SUBCOMMANDS:
-        module = f"{__name__}.{name}"
-        if find_spec(module) is not None:
-            import_module(module).register(audit)
+        import_module(f"{__name__}.{name}").register(audit)
     app.add_typer(audit)

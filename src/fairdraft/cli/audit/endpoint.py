@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -92,8 +91,6 @@ Control = Annotated[
         rich_help_panel=RESCORING,
     ),
 ]
-# as the engines that are audited have it
-GREEDY_TEMPERATURE = 1e-5
 SAMPLERS = ("gumbel", "inverse_cdf", "race", "unknown")
 
 
@@ -148,11 +145,12 @@ def endpoint(
         raise UsageFault(f"--sampler {sampler} is none of {', '.join(SAMPLERS)}")
     if control is not None and target is None:
         raise UsageFault("--control is the A/A run of a rescored audit; add --target MODEL")
-    names = ("eps", "alpha", "delta", "eps0", "max_tokens", "max_minutes", "state", "html", "json")
-    order = Order(**{name: given[name] for name in names})
+    order = Order.of(given)
     check_order(order)
     if temperature < 0:
         raise UsageFault(f"--temperature {temperature:g} is below 0; pass 1, or 0 for greedy")
+    from fairdraft.ops.arithmetic import GREEDY_TEMPERATURE
+
     if temperature < GREEDY_TEMPERATURE:
         if target is not None or draft is not None:
             raise UsageFault("at temperature 0 nothing is rescored; leave --target and --draft out")
@@ -160,10 +158,7 @@ def endpoint(
 
         say = notes_console().print
         return deliver(compare_endpoint(_subject(given, {}), on_progress=say), order)
-    code = run_subject(_subject(given, _models(given)), order)
-    if state is not None and state.exists():
-        _forget_nothing(state)
-    return code
+    return run_subject(_subject(given, _models(given)), order)
 
 
 def _models(given: dict[str, Any]) -> dict[str, CausalLM]:
@@ -190,12 +185,8 @@ def _subject(given: dict[str, Any], models: dict[str, CausalLM]) -> EndpointSubj
     from fairdraft.audit.openai import Patience
     from fairdraft.audit.subjects.endpoint import EndpointRequest, EndpointSubject
 
-    texts: dict[str, Any] = {}
-    if given["prompt"] or given["file"]:
-        from fairdraft.cli.prompts import gather_prompts
-
-        found = gather_prompts(given["prompt"] or [], given["file"] or [], lines=given["lines"])
-        texts = {"prompts": tuple(found)}
+    found = run_options.texts(given["prompt"], given["file"], given["lines"])
+    texts: dict[str, Any] = {} if found is None else {"prompts": tuple(found)}
     usual = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     request = EndpointRequest(
         num_logprobs=given["logprobs"],
@@ -225,15 +216,6 @@ def _subject(given: dict[str, Any], models: dict[str, CausalLM]) -> EndpointSubj
         control=control,
         **shared,
     )
-
-
-# a server that was down is no reason to refuse it for ever
-def _forget_nothing(state: Path) -> None:
-    from fairdraft.audit.saving import load_state
-
-    saved = load_state(state)
-    if saved is not None and not saved["main"]["evidence"]["num_tokens"]:
-        state.unlink()
 
 
 def register(app: typer.Typer) -> None:

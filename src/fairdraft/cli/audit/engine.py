@@ -71,42 +71,22 @@ def engine(
         num_speculative_tokens=num_speculative_tokens,
     )
     texts = run_options.texts(prompt, file, lines)
-    names = ("eps", "alpha", "delta", "max_tokens", "max_minutes", "state", "html", "json")
-    order = Order(**{name: given[name] for name in names})
+    order = Order.of(given)
     check_order(order)
     notes = notes_console()
     notes.print(f"loading {model} ({describe(config)}) as {dtype} on {device}", style="dim")
-    llm, params = load(
-        model,
-        config,
-        {name: given[name] for name in ENGINE_OPTIONS},
-        {name: given[name] for name in ("temperature", "top_k", "top_p", "min_p", "seed")},
-        threads,
-    )
-    notes.print(llm.describe(), style="dim", soft_wrap=True)
-    return _audit(llm, texts, params, num_tokens, order)
-
-
-def load(
-    model: str,
-    config: dict[str, Any] | None,
-    engine_options: dict[str, Any],
-    sampling: dict[str, Any],
-    threads: int | None,
-) -> tuple[LLM, Any]:
-    """Loads the engine; the end of a text is ignored, so that all are of one length."""
-    import torch
     import transformers
 
-    from fairdraft.cli.session import SMALL_MODEL
-    from fairdraft.engine import LLM, SamplingParams
+    from fairdraft.cli.loading import load_llm
+    from fairdraft.engine import SamplingParams
 
     transformers.logging.set_verbosity_error()
+    sampling = {name: given[name] for name in ("temperature", "top_k", "top_p", "min_p", "seed")}
+    # the end of a text is ignored, so that all are of one length
     params = SamplingParams(ignore_eos=True, **sampling)
-    llm = LLM(model, speculative_config=config, **engine_options)
-    if threads is not None or llm.target.num_parameters < SMALL_MODEL:
-        torch.set_num_threads(threads or 1)
-    return llm, params
+    llm = load_llm(model, config, {name: given[name] for name in ENGINE_OPTIONS}, threads)
+    notes.print(llm.describe(), style="dim", soft_wrap=True)
+    return _audit(llm, texts, params, num_tokens, order)
 
 
 def _audit(llm: LLM, texts: list[str] | None, params: Any, num_tokens: int, order: Order) -> int:

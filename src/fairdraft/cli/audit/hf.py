@@ -104,11 +104,10 @@ def hf(
     given = dict(locals())
     from fairdraft.cli.audit.run import Order, check_order, deliver, notes_console, run_subject
 
-    names = ("alpha", "delta", "eps0", "max_tokens", "max_minutes", "state", "html", "json")
     assistant = _assistant(model, draft, prompt_lookup)
     is_assisted = assistant is not None or prompt_lookup > 0
     default_eps = ASSISTED_EPS if is_assisted else PLAIN_EPS
-    order = Order(eps=default_eps if eps is None else eps, **{name: given[name] for name in names})
+    order = Order.of(given, eps=default_eps if eps is None else eps)
     check_order(order)
     notes = notes_console()
     notes.print(f"loading {model}, {_described(assistant, prompt_lookup)}, {dtype}", style="dim")

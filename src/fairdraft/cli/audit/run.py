@@ -7,9 +7,9 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,17 @@ class Order:
     html: Path | None = None
     json: bool = False
     oracles: str = "fail"
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], **changes: Any) -> Order:
+        """Takes what it holds from a command's options.
+
+        Args:
+            given: Every option by name.
+            changes: What goes before them.
+        """
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in given.items() if name in names} | changes)
 
 
 def check_order(order: Order) -> None:

@@ -44,20 +44,11 @@ def trace(
     INCONCLUSIVE, 4 INVALID (the message names the line), 2 unusable input, 70 internal
     error, 130 interrupted.
     """
+    given = dict(locals())
     from fairdraft.audit.subjects.trace import TraceSubject
     from fairdraft.cli.audit.run import Order, check_order, run_subject
 
-    order = Order(
-        eps=eps,
-        alpha=alpha,
-        delta=delta,
-        eps0=eps0,
-        max_tokens=max_tokens,
-        max_minutes=max_minutes,
-        state=state,
-        html=html,
-        json=json,
-    )
+    order = Order.of(given)
     check_order(order)
     if file.is_dir():
         raise UsageFault(f"{file} is a folder; name the recording in it")
