@@ -8,10 +8,9 @@ A table stands between `<!-- name -->` and `<!-- end -->`; everything else of th
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Sequence
 from typing import Any
 
+from blocks import fill, markdown_table
 from conditions import ROOT, describe
 
 PAGE = ROOT / "docs" / "audit-error-rates.md"
@@ -32,17 +31,7 @@ def filled(page: str) -> str:
         "eps0": _alarms(document["false_alarms_at_eps0"]),
         "eps": _passes(document),
     }
-    for name, text in blocks.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        page, count = pattern.subn(lambda match, text=text: match[1] + text + match[2], page)
-        if count != 1:
-            raise ValueError(f"{PAGE.name} has {count} blocks named {name}; it needs one")
-    return page
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return fill(page, blocks, PAGE.name)
 
 
 def _conditions(document: dict[str, Any]) -> str:
@@ -54,14 +43,14 @@ def _alarms(table: dict[str, Any]) -> str:
     alphas = list(next(iter(table.values())))
     columns = ("process", *(f"alpha {float(alpha):g}" for alpha in alphas))
     rows = ((name, *(_rate(entry[alpha]) for alpha in alphas)) for name, entry in table.items())
-    return _table(columns, rows)
+    return markdown_table(columns, rows)
 
 
 def _passes(document: dict[str, Any]) -> str:
     entries = {f"off by eps, {name}": entry for name, entry in document["false_passes"].items()}
     entries["exact"] = document["passes_when_exact"]
     rows = ((name, _rate(entry), f"{entry['trials']}") for name, entry in entries.items())
-    return _table(("law", "share that PASSes", "runs"), rows)
+    return markdown_table(("law", "share that PASSes", "runs"), rows)
 
 
 def _rate(entry: dict[str, float]) -> str:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from blocks import fill, markdown_table
 from conditions import ROOT, conditions, describe
 
 from fairdraft.audit.faults import CASES, run_case
@@ -67,20 +67,14 @@ def filled(page: str) -> str:
     blocks = {
         "conditions": f"{describe(pilots['conditions'])}; seeds of the pilots {pilots['seeds']}, "
         f"seed of the recorded run {recorded['seed']}.\n",
-        "planted": _table((*columns, "named by"), (_planted(row, pilots) for row in planted)),
-        "clean": _table(("setup", "what it is", "tokens", "verdict", "e"), map(_clean, clean)),
+        "planted": _words((*columns, "named by"), (_planted(row, pilots) for row in planted)),
+        "clean": _words(("setup", "what it is", "tokens", "verdict", "e"), map(_clean, clean)),
     }
-    for name, text in blocks.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        page, count = pattern.subn(lambda match, text=text: match[1] + text + match[2], page)
-        if count != 1:
-            raise ValueError(f"{PAGE.name} has {count} blocks named {name}; it needs one")
-    return page
+    return fill(page, blocks, PAGE.name)
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def _words(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return markdown_table(columns, rows, are_numbers=False)
 
 
 def _planted(row: dict[str, Any], pilots: dict[str, Any]) -> tuple[str, ...]:

@@ -8,10 +8,9 @@ A table stands between `<!-- name -->` and `<!-- end -->`; everything else of th
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Sequence
 from typing import Any
 
+from blocks import fill, markdown_table
 from conditions import ROOT, describe
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -36,17 +35,7 @@ def filled(page: str) -> str:
         "sample": _ops(ops, "sample", ("race", "gumbel", "inverse CDF", "exponential_")),
         "verify": _ops(ops, "verify", ("verify_chain", "torch")),
     }
-    for name, text in blocks.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        page, count = pattern.subn(lambda match, text=text: match[1] + text + match[2], page)
-        if count != 1:
-            raise ValueError(f"{PAGE.name} has {count} blocks named {name}; it needs one")
-    return page
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return fill(page, blocks, PAGE.name)
 
 
 def _conditions(document: dict[str, Any]) -> str:
@@ -64,7 +53,7 @@ def _targets(document: dict[str, Any]) -> str:
         )
         for target in document["targets"]
     ]
-    return _table(("target", "measured", "wanted", "met"), rows)
+    return markdown_table(("target", "measured", "wanted", "met"), rows)
 
 
 def _decode(document: dict[str, Any]) -> str:
@@ -84,7 +73,7 @@ def _decode(document: dict[str, Any]) -> str:
                 )
             )
     columns = ("decoder", "batch", "T", "threads", "tokens/s", "quartiles", "tokens a round")
-    return _table((*columns, "over plain"), rows)
+    return markdown_table((*columns, "over plain"), rows)
 
 
 def _rounds(document: dict[str, Any]) -> str:
@@ -98,7 +87,7 @@ def _rounds(document: dict[str, Any]) -> str:
         for cost in document["round_costs"]
     ]
     columns = ("mode", "batch", "threads", "round, ms", "in the networks, ms", "own, ms")
-    return _table(columns, rows)
+    return markdown_table(columns, rows)
 
 
 def _ops(document: dict[str, Any], op: str, names: tuple[str, ...]) -> str:
@@ -117,7 +106,9 @@ def _ops(document: dict[str, Any], op: str, names: tuple[str, ...]) -> str:
                 f"{min(ratios):.2f}",
             )
         )
-    return _table(("B x V", "torch threads", *names, "read floor", "best torch over ours"), rows)
+    return markdown_table(
+        ("B x V", "torch threads", *names, "read floor", "best torch over ours"), rows
+    )
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairdraft.audit.processes import num_processors
 from fairdraft.cli.document import library_versions
 from fairdraft.cli.speculation import POCKET, POCKET_DRAFT
 
@@ -45,7 +45,7 @@ def devices() -> list[Entry]:
     """Lists where models can run; loads torch."""
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = num_processors()
     entries = [Entry("cpu", True, f"{cores} cores, torch uses {torch.get_num_threads()} threads")]
     if torch.version.cuda is None:
         entries.append(Entry("cuda", False, f"torch {torch.__version__} is built without CUDA"))

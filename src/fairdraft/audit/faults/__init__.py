@@ -3,7 +3,7 @@
 from fairdraft.audit.faults.case import ALPHA, DELTA, EPS, Case
 from fairdraft.audit.faults.catalogue import CASES, FAULTS, find_cases
 from fairdraft.audit.faults.fault import Fault, Planting
-from fairdraft.audit.faults.run import Catalogue, Progress, run_catalogue
+from fairdraft.audit.faults.run import Catalogue, run_catalogue
 from fairdraft.audit.faults.setups import SETUPS, Setup
 from fairdraft.audit.faults.trial import Outcome, run_case
 
@@ -19,7 +19,6 @@ __all__ = [
     "Fault",
     "Outcome",
     "Planting",
-    "Progress",
     "Setup",
     "find_cases",
     "run_case",

@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
 from fairdraft.audit.faults.case import Case
 from fairdraft.audit.faults.catalogue import CASES, find_cases
 from fairdraft.audit.faults.trial import Outcome, run_case
+from fairdraft.audit.processes import Progress, completed
 
-__all__ = ["Catalogue", "Progress", "run_catalogue"]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is.
-
-    Attributes:
-        outcome: The case that was just finished.
-        num_done, num_cases: Cases.
-        share: Of the work, about, 0..1.
-        seconds: Since the run began.
-    """
-
-    outcome: Outcome
-    num_done: int
-    num_cases: int
-    share: float
-    seconds: float
-
-    @property
-    def seconds_left(self) -> float:
-        """About how long the rest takes."""
-        return self.seconds * (1.0 - self.share) / self.share
+__all__ = ["Catalogue", "run_catalogue"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +45,7 @@ def run_catalogue(
     *,
     seed: int = 0,
     jobs: int = 1,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[Progress[Outcome]], None] | None = None,
 ) -> Catalogue:
     """Runs cases of the catalogue.
 
@@ -104,30 +79,11 @@ def _finish(cases: Sequence[Case], seed: int, jobs: int) -> Iterator[Outcome]:
         yield from (run_case(case, seed) for case in cases)
         return
     ordered = sorted(cases, key=lambda case: -case.cost)
-    # a fresh interpreter each: a fork would copy the locks of threads that it does not have
-    context = multiprocessing.get_context("spawn")
-    before = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_worker)
-    try:
-        futures = {pool.submit(_numbers, case.name, seed): case for case in ordered}
-        for future in as_completed(futures):
-            yield Outcome(futures[future], **future.result())
-    except BaseException:
-        for child in set(multiprocessing.active_children()) - set(before):
-            child.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+    calls = [(case.name, seed) for case in ordered]
+    for at, numbers in completed(_numbers, calls, jobs):
+        yield Outcome(ordered[at], **numbers)
 
 
 def _numbers(name: str, seed: int) -> dict[str, Any]:
     (case,) = find_cases([name])
     return run_case(case, seed).numbers()
-
-
-def _begin_worker() -> None:
-    import torch
-
-    # dies of Ctrl-C without a word; the parent says it
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    torch.set_num_threads(1)

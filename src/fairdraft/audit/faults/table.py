@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fairdraft.audit.closing import STATE_STYLES, closing
 from fairdraft.audit.faults.case import ALPHA, EPS, Case
 from fairdraft.audit.faults.run import Catalogue
 from fairdraft.audit.faults.trial import Outcome
@@ -17,12 +18,6 @@ __all__ = ["MIN_WIDTH", "case_view", "catalogue_view", "expected_word"]
 
 #: below it the names wrap
 MIN_WIDTH = 132
-_STYLES = {
-    VerdictState.PASS: "dark_cyan",
-    VerdictState.FAIL: "bold red3",
-    VerdictState.BIASED_WITHIN_TOLERANCE: "dodger_blue3",
-    VerdictState.INCONCLUSIVE: "yellow3",
-}
 
 
 def expected_word(case: Case) -> str:
@@ -65,7 +60,7 @@ def _parts(run: Catalogue) -> Iterator[RenderableType]:
         "of addresses must name it, without statistics.",
         style="dim",
     )
-    yield _closing(run)
+    yield closing(len(run.outcomes), run.seconds, run.surprises)
 
 
 def _table(*headings: str) -> Table:
@@ -90,7 +85,7 @@ def _cells(outcome: Outcome) -> list[str | Text]:
         case.setup.name,
         expected_word(case),
         f"{case.num_tokens:,}",
-        Text(word, _STYLES.get(state, "none")),
+        Text(word, STATE_STYLES.get(state, "none")),
         f"{tokens:,}",
         outcome.named_by,
         Text("NO", "bold red3") if outcome.surprises else Text("ok", "dark_cyan"),
@@ -106,13 +101,3 @@ def _what(case: Case) -> str:
 
 def _function(case: Case) -> str:
     return "-" if case.fault is None else case.fault.function.removeprefix("fairdraft.")
-
-
-def _closing(run: Catalogue) -> Text:
-    count, seconds = len(run.outcomes), f"{run.seconds:.0f} s"
-    if not run.surprises:
-        return Text(f"All {count} rows came to what was expected, in {seconds}.", "bold dark_cyan")
-    closing = Text(f"Not as expected, after {count} rows and {seconds}:", style="bold red3")
-    for sentence in run.surprises:
-        closing.append(f"\n  {sentence}", style="none")
-    return closing

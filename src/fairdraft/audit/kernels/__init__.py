@@ -6,7 +6,7 @@ from fairdraft.audit.kernels.experiment import Experiment
 from fairdraft.audit.kernels.judging import ALPHA, DELTA
 from fairdraft.audit.kernels.result import RowResult
 from fairdraft.audit.kernels.rows import ROWS, Expected, Row, rows_of
-from fairdraft.audit.kernels.run import KernelAudit, Progress, run_kernels
+from fairdraft.audit.kernels.run import KernelAudit, run_kernels
 
 __all__ = [
     "ALPHA",
@@ -17,7 +17,6 @@ __all__ = [
     "Expected",
     "Experiment",
     "KernelAudit",
-    "Progress",
     "Row",
     "RowResult",
     "document",

@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from fairdraft.audit.kernels.claims import Claim, claims_of
 from fairdraft.audit.kernels.result import RowResult, carry_out
 from fairdraft.audit.kernels.rows import ROWS, Row
+from fairdraft.audit.processes import Progress, completed
 
-__all__ = ["KernelAudit", "Progress", "run_kernels"]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far the run is.
-
-    Attributes:
-        result: The row that was just finished.
-        num_done, num_rows: Rows.
-        share: Of the work, about, 0..1.
-        seconds: Since the run began.
-    """
-
-    result: RowResult
-    num_done: int
-    num_rows: int
-    share: float
-    seconds: float
-
-    @property
-    def seconds_left(self) -> float:
-        """About how long the rest takes."""
-        return self.seconds * (1.0 - self.share) / self.share
+__all__ = ["KernelAudit", "run_kernels"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +47,7 @@ def run_kernels(
     *,
     seed: int = 0,
     jobs: int = 1,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[Progress[RowResult]], None] | None = None,
 ) -> KernelAudit:
     """Runs, judges and traces rows.
 
@@ -110,25 +85,5 @@ def _finish(rows: Sequence[Row], seed: int, jobs: int) -> Iterator[RowResult]:
     if jobs <= 1:
         yield from (carry_out(row, seed) for row in rows)
         return
-    # a fresh interpreter each: a fork would copy the locks of threads that it does not have
-    context = multiprocessing.get_context("spawn")
-    before = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_worker)
-    try:
-        futures = [pool.submit(carry_out, row, seed) for row in rows]
-        for future in as_completed(futures):
-            yield future.result()
-    except BaseException:
-        for child in set(multiprocessing.active_children()) - set(before):
-            child.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _begin_worker() -> None:
-    import torch
-
-    # dies of Ctrl-C without a word; the parent says it
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    torch.set_num_threads(1)
+    for _, result in completed(carry_out, [(row, seed) for row in rows], jobs):
+        yield result

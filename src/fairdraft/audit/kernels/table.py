@@ -8,21 +8,15 @@ from itertools import groupby
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fairdraft.audit.closing import STATE_STYLES, closing
 from fairdraft.audit.kernels.judging import ALPHA, DELTA, ChiSquare
 from fairdraft.audit.kernels.result import RowResult
 from fairdraft.audit.kernels.run import KernelAudit
-from fairdraft.stats.verdict import VerdictState
 
 __all__ = ["WIDTH", "kernel_view"]
 
 #: columns that a row takes
 WIDTH = 100
-_STYLES = {
-    VerdictState.PASS: "dark_cyan",
-    VerdictState.FAIL: "bold red3",
-    VerdictState.BIASED_WITHIN_TOLERANCE: "dodger_blue3",
-    VerdictState.INCONCLUSIVE: "yellow3",
-}
 _COLUMNS = (
     *(("layout", -11), ("samples", 10), ("TV", 7), ("floor", 7), ("interval", 16)),
     *(("chi-square", 11), ("limit", 6), ("accepted", 9)),
@@ -57,7 +51,7 @@ def _parts(audit: KernelAudit) -> Iterator[Text]:
         "Floor: TV that a right sampler shows. Limit: of chi-square. Accepted: of first drafts.",
         style="dim",
     )
-    yield _closing(audit)
+    yield closing(len(audit.results), audit.seconds, audit.surprises)
 
 
 def _lines(result: RowResult) -> Iterator[Text]:
@@ -70,7 +64,7 @@ def _lines(result: RowResult) -> Iterator[Text]:
         f"{_share(distance.lower, 4)} to {_share(distance.upper, 4)}",
         *(statistic, limit, _share(result.acceptance.share, 4)),
     )
-    verdict = (str(judgment.state), _STYLES[judgment.state])
+    verdict = (str(judgment.state), STATE_STYLES[judgment.state])
     mark = ("not expected", "bold red3") if result.surprises else ("as expected", "dim")
     yield Text.assemble(_columns(cells), "  ", verdict, "  ", mark)
     for name in _names(result):
@@ -98,16 +92,6 @@ def _test(test: ChiSquare | None) -> tuple[str, str]:
         return "-", "-"
     digits = 0 if test.statistic >= 1000 else 1
     return f"{test.statistic:,.{digits}f}", f"{test.limit:.1f}"
-
-
-def _closing(audit: KernelAudit) -> Text:
-    count, seconds = len(audit.results), f"{audit.seconds:.0f} s"
-    if not audit.surprises:
-        return Text(f"All {count} rows came to what was expected, in {seconds}.", "bold dark_cyan")
-    closing = Text(f"Not as expected, after {count} rows and {seconds}:", style="bold red3")
-    for sentence in audit.surprises:
-        closing.append(f"\n  {sentence}", style="none")
-    return closing
 
 
 def _share(value: float, digits: int | None = None) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -12,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fairdraft import __version__
+from fairdraft.audit.processes import num_processors
 from fairdraft.audit.report.document import Report, SubjectEntry, VerdictEntry
 from fairdraft.audit.subject import SubjectInfo
 from fairdraft.stats.summary import EvidenceSummary
@@ -68,16 +67,8 @@ def describe_environment() -> dict[str, str]:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
-    found["machine"] = f"{platform.system()} {platform.machine()}, {_processors()}"
+    found["machine"] = f"{platform.system()} {platform.machine()}, {num_processors()} processors"
     return found
-
-
-def _processors() -> str:
-    if sys.platform == "linux":
-        number = len(os.sched_getaffinity(0))
-    else:
-        number = os.cpu_count() or 1
-    return f"{number} processors"
 
 
 def _verdict_entry(verdict: Verdict, summary: EvidenceSummary) -> VerdictEntry:

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fairdraft.cli import options
+from fairdraft.cli.audit import rows
 from fairdraft.cli.failure import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rich.console import Console
-
-    from fairdraft.audit.kernels import Progress
+    from fairdraft.audit.kernels.result import RowResult
 
 __all__ = ["kernels", "register"]
-
-#: more would wait for the longest row
-MAX_JOBS = 4
 
 Quick = Annotated[
     bool, typer.Option("--quick", help="Leave out the wide vocabulary and the acceptance probe.")
 ]
 Seed = Annotated[int, typer.Option(help="Another integer gives other samples.")]
-Jobs = Annotated[
-    int | None,
-    typer.Option(help="Processes; as many as there are processors, up to 4.", min=1, max=64),
-]
 
 
 @guarded
 def kernels(
-    quick: Quick = False, seed: Seed = 0, jobs: Jobs = None, json: options.Json = False
+    quick: Quick = False, seed: Seed = 0, jobs: rows.Jobs = None, json: options.Json = False
 ) -> int:
     """Audit our ops under the noise layouts of public engines, and under ours.
 
@@ -52,10 +39,10 @@ def kernels(
     from fairdraft.audit.kernels import document, rows_of, run_kernels
     from fairdraft.audit.kernels.table import WIDTH, kernel_view
 
-    rows = rows_of(quick=quick)
-    jobs = jobs or min(_num_processors(), MAX_JOBS)
-    with _shown(notes, len(rows), jobs) as on_progress:
-        found = run_kernels(rows, seed=seed, jobs=jobs, on_progress=on_progress)
+    chosen = rows_of(quick=quick)
+    jobs = rows.settled(jobs)
+    with rows.shown(notes, len(chosen), jobs, _said, transient=False) as on_progress:
+        found = run_kernels(chosen, seed=seed, jobs=jobs, on_progress=on_progress)
     if json:
         from fairdraft.cli.document import dumps, library_versions
 
@@ -73,41 +60,5 @@ def register(app: typer.Typer) -> None:
     app.command(name="kernels")(kernels)
 
 
-def _num_processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-@contextmanager
-def _shown(notes: Console, num_rows: int, jobs: int) -> Iterator[Callable[[Progress], None]]:
-    """Shows progress while the block runs: a bar on a terminal, a line a row elsewhere."""
-    processes = f"{jobs} process" + ("es" if jobs > 1 else "")
-    if not notes.is_terminal:
-        notes.print(f"{num_rows} rows in {processes}", soft_wrap=True)
-        yield lambda step: notes.print(_line(step), soft_wrap=True, markup=False)
-        return
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    text = TextColumn("{task.description}")
-    with Bar(text, BarColumn(), TextColumn("{task.fields[left]}"), console=notes) as bar:
-        task = bar.add_task(f"{num_rows} rows in {processes}", total=1.0, left="starting")
-
-        def move(step: Progress) -> None:
-            bar.update(
-                task,
-                completed=step.share,
-                description=f"{step.num_done} of {step.num_rows} rows",
-                left=f"about {step.seconds_left:.0f} s left",
-            )
-
-        yield move
-
-
-def _line(step: Progress) -> str:
-    row, judgment = step.result.row, step.result.judgment
-    return (
-        f"{step.num_done} of {step.num_rows} rows, about {step.seconds_left:.0f} s left: "
-        f"{row.name}: {judgment.state}"
-    )
+def _said(result: RowResult) -> str:
+    return f"{result.row.name}: {result.judgment.state}"
