@@ -198,6 +198,9 @@ def test_a_library_that_hides_its_rounds_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(hf_rounds, "_FACTORY", "_another_name")
     with pytest.raises(InvalidSubject, match="drafts cannot be seen"):
         first(subject())
+    report = compare_hf(subject(temperature=0.0))
+    assert report.verdict.state == "INVALID" and report.exit_code == 4
+    assert "drafts cannot be seen" in report.verdict.sentence and report.num_texts == 0
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,19 @@ if TYPE_CHECKING:
     from fairdraft.audit.report.document import Report
     from fairdraft.audit.subject import SubjectInfo
 
-__all__ = ["Difference", "Matching", "match_report", "match_texts"]
+__all__ = [
+    "Difference",
+    "Matching",
+    "different",
+    "identity_report",
+    "invalid",
+    "match_report",
+    "match_texts",
+]
 
 #: two paths may each miss a logit by what was measured: a gap of twice that can turn, doubled
 TIE_FACTOR = 4.0
+COVERAGE = "tested: identity with plain decoding at temperature 0, token by token"
 
 
 @dataclass(frozen=True)
@@ -104,36 +113,88 @@ def match_report(
     num_drafts: int,
     *,
     seconds: float,
-    settings: AuditSettings | None = None,
 ) -> Report:
-    """The report of a comparison; its verdict is by identity, so no error rate is in it."""
+    """The report of a comparison."""
+    return identity_report(
+        match_verdict(matching, contexts, num_drafts),
+        info,
+        num_tokens=matching.num_tokens,
+        num_texts=matching.num_texts,
+        coverage=COVERAGE,
+        seconds=seconds,
+        notes=_notes(matching, contexts, num_drafts),
+    )
+
+
+def identity_report(
+    verdict: Verdict,
+    info: SubjectInfo,
+    *,
+    num_tokens: int,
+    num_texts: int,
+    coverage: str,
+    seconds: float,
+    notes: Sequence[str] = (),
+) -> Report:
+    """The report of a verdict by identity, so no error rate is in it.
+
+    Args:
+        verdict: On what was compared.
+        info: Of the subject.
+        num_tokens: Compared.
+        num_texts: Compared.
+        coverage: What was tested, a sentence.
+        seconds: Time spent.
+        notes: Sentences about what happened.
+    """
     from fairdraft.audit.report import build_report
     from fairdraft.stats.evidence import Evidence
 
     summary = replace(
-        Evidence().summary(),
-        num_tokens=matching.num_tokens,
-        num_texts=matching.num_texts,
-        coverage=("tested: identity with plain decoding at temperature 0, token by token",),
+        Evidence().summary(), num_tokens=num_tokens, num_texts=num_texts, coverage=(coverage,)
     )
     return build_report(
         summary,
-        match_verdict(matching, contexts, num_drafts),
+        verdict,
         info,
-        (settings or AuditSettings()).document(0.0) | {"mode": "exact match"},
+        AuditSettings().document(0.0) | {"mode": "exact match"},
         seconds=seconds,
-        notes=_notes(matching, contexts, num_drafts),
+        notes=(*notes, "a verdict by identity: eps, alpha and delta play no part"),
+    )
+
+
+def invalid(reason: str) -> Verdict:
+    """INVALID, with its reason."""
+    return Verdict(VerdictState.INVALID, f"INVALID: {reason}", None, (reason,))
+
+
+def different(
+    faults: Sequence[Difference], num_texts: int, what: str, count: str, diagnosis: str
+) -> Verdict:
+    """FAIL by the texts that differ.
+
+    Args:
+        faults: One a text, at least one.
+        num_texts: Compared.
+        what: What the faulty texts are, the end of a clause.
+        count: What was compared, for the sentence's end.
+        diagnosis: As in `Verdict`.
+    """
+    return Verdict(
+        VerdictState.FAIL,
+        f"FAIL: {len(faults)} of {num_texts} texts {what}, the first: {faults[0]}; {count}",
+        diagnosis,
+        tuple(str(fault) for fault in faults[1:6]),
     )
 
 
 def match_verdict(matching: Matching, contexts: ContextCheck, num_drafts: int) -> Verdict:
     """PASS or FAIL by identity; INVALID if no draft was tested."""
     if not num_drafts:
-        reason = (
+        return invalid(
             f"no draft was seen in {matching.num_tokens:,} tokens, so speculation was not tested; "
             "turn it on in what is audited"
         )
-        return Verdict(VerdictState.INVALID, f"INVALID: {reason}", None, (reason,))
     n = f"n={matching.num_tokens} tokens in {matching.num_texts} texts"
     if not contexts.is_clean:
         return Verdict(
@@ -143,12 +204,12 @@ def match_verdict(matching: Matching, contexts: ContextCheck, num_drafts: int) -
             "cache, masks or positions give tokens the wrong context",
         )
     if matching.faults:
-        return Verdict(
-            VerdictState.FAIL,
-            f"FAIL: {len(matching.faults)} of {matching.num_texts} texts are not those of plain "
-            f"decoding, the first: {matching.faults[0]}; {n}",
+        return different(
+            matching.faults,
+            matching.num_texts,
+            "are not those of plain decoding",
+            n,
             "greedy tokens differ where rounding cannot have turned them",
-            tuple(str(fault) for fault in matching.faults[1:6]),
         )
     ties = _ties(matching)
     return Verdict(
@@ -174,7 +235,6 @@ def _notes(matching: Matching, contexts: ContextCheck, num_drafts: int) -> tuple
         f"logits of {contexts.num_tokens} tokens are those of a forward over the whole text to "
         f"{contexts.largest:.2g}; a gap of {matching.tie_limit:.2g} is a tie",
         *(f"tie: {tie}" for tie in matching.ties),
-        "a verdict by identity: eps, alpha and delta play no part",
     )
 
 

@@ -17,9 +17,8 @@ import numpy as np
 from fairdraft.audit.completions import Completion
 from fairdraft.audit.conversation import Conversation, reason
 from fairdraft.audit.drafting import DraftCounters
-from fairdraft.audit.exact_match import Difference
+from fairdraft.audit.exact_match import Difference, different, identity_report, invalid
 from fairdraft.audit.openai import EndpointError
-from fairdraft.audit.settings import AuditSettings
 from fairdraft.audit.subject import InvalidSubject
 from fairdraft.stats.verdict import Verdict, VerdictState
 
@@ -68,12 +67,21 @@ def compare_endpoint(
             notes = talk.about() + talk.troubles()
         verdict = _verdict(texts, drafts, subject.speculative)
     except InvalidSubject as error:
-        verdict = _invalid(str(error))
+        verdict = invalid(str(error))
     except EndpointError as error:
-        verdict = _invalid(f"the endpoint stopped answering: {reason(error)}")
+        verdict = invalid(f"the endpoint stopped answering: {reason(error)}")
     if drafts is not None:
         notes.append(f"{drafts.drafted:,} tokens were drafted and {drafts.accepted:,} accepted")
-    return _report(subject, texts, verdict, notes, time.monotonic() - begin)
+    info = subject.info
+    return identity_report(
+        verdict,
+        replace(info, parameters=info.parameters | {"temperature": 0.0}),
+        num_tokens=sum(map(len, texts)),
+        num_texts=len(texts),
+        coverage="tested: each greedy token against the logprobs that came with it",
+        seconds=time.monotonic() - begin,
+        notes=notes,
+    )
 
 
 def first_difference(number: int, text: Completion) -> Difference | None:
@@ -100,44 +108,18 @@ def _verdict(
     count = sum(map(len, texts))
     n = f"n={count} tokens in {len(texts)} texts"
     if speculative and drafts is not None and not drafts.drafted:
-        return _invalid(f"the server is said to speculate, and drafted nothing; {n}")
+        return invalid(f"the server is said to speculate, and drafted nothing; {n}")
     if speculative is False and drafts is not None and drafts.drafted:
-        return _invalid(f"the server is said to decode plainly, and drafted tokens; {n}")
+        return invalid(f"the server is said to decode plainly, and drafted tokens; {n}")
     found = [first_difference(number, text) for number, text in enumerate(texts)]
     faults = [fault for fault in found if fault is not None]
     if faults:
-        return Verdict(
-            VerdictState.FAIL,
-            f"FAIL: {len(faults)} of {len(texts)} texts hold tokens that are not the most likely "
-            f"ones, the first: {faults[0]}; {n}",
+        return different(
+            faults,
+            len(texts),
+            "hold tokens that are not the most likely ones",
+            n,
             "greedy tokens are not those of the logits that came with them",
-            tuple(str(fault) for fault in faults[1:6]),
         )
     sentence = f"PASS: every greedy token is the most likely one of its forward pass; {n}"
     return Verdict(VerdictState.PASS, sentence)
-
-
-def _invalid(sentence: str) -> Verdict:
-    return Verdict(VerdictState.INVALID, f"INVALID: {sentence}", None, (sentence,))
-
-
-def _report(
-    subject: EndpointSubject,
-    texts: list[Completion],
-    verdict: Verdict,
-    notes: list[str],
-    seconds: float,
-) -> Report:
-    from fairdraft.audit.report import build_report
-    from fairdraft.stats.evidence import Evidence
-
-    summary = replace(
-        Evidence().summary(),
-        num_tokens=sum(map(len, texts)),
-        num_texts=len(texts),
-        coverage=("tested: each greedy token against the logprobs that came with it",),
-    )
-    info = replace(subject.info, parameters=subject.info.parameters | {"temperature": 0.0})
-    settings = AuditSettings().document(0.0) | {"mode": "exact match"}
-    notes.append("a verdict by identity: eps, alpha and delta play no part")
-    return build_report(summary, verdict, info, settings, seconds=seconds, notes=tuple(notes))

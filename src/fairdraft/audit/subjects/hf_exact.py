@@ -5,7 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from fairdraft.audit.exact_match import match_report, match_texts
+from fairdraft.audit.exact_match import (
+    COVERAGE,
+    identity_report,
+    invalid,
+    match_report,
+    match_texts,
+)
+from fairdraft.audit.subject import InvalidSubject
 from fairdraft.audit.subjects.hf import HFSubject
 from fairdraft.audit.subjects.hf_generate import Generator
 
@@ -22,7 +29,7 @@ def compare_hf(subject: HFSubject) -> Report:
         subject: An assisted one at temperature 0; each of its prompts is continued once.
 
     Returns:
-        A report whose verdict is by identity.
+        A report whose verdict is by identity; INVALID if drafts cannot be seen.
 
     Raises:
         ValueError: If it is not assisted or not at temperature 0.
@@ -34,7 +41,18 @@ def compare_hf(subject: HFSubject) -> Report:
         )
     begin = time.monotonic()
     generator = Generator(subject)
-    given, expected, num_drafts = generator.greedy_pairs()
+    try:
+        given, expected, num_drafts = generator.greedy_pairs()
+        contexts = subject.check_contexts()
+    except InvalidSubject as error:
+        return identity_report(
+            invalid(str(error)),
+            subject.info,
+            num_tokens=0,
+            num_texts=0,
+            coverage=COVERAGE,
+            seconds=time.monotonic() - begin,
+        )
 
     def gap(text: int, position: int, first: int, second: int) -> float:
         prompt = subject.prompts[text]
@@ -42,7 +60,6 @@ def compare_hf(subject: HFSubject) -> Report:
         row = generator.forward(whole, len(prompt))[-1]
         return float((row[first] - row[second]).abs())
 
-    contexts = subject.check_contexts()
     matching = match_texts(given, expected, gap, contexts)
     seconds = time.monotonic() - begin
     return match_report(subject.info, matching, contexts, num_drafts, seconds=seconds)
