@@ -172,6 +172,14 @@ def test_a_run_keeps_the_order_and_counts_what_is_left() -> None:
     assert steps[-1].share == pytest.approx(1) and steps[-1].seconds_left == pytest.approx(0)
 
 
+def test_what_other_processes_would_not_see_is_refused() -> None:
+    case = case_of("seed-ignored")
+    with pytest.raises(ValueError, match="pass jobs=1"):
+        run_catalogue([replace(case, num_tokens=10)], jobs=2)
+    with pytest.raises(ValueError, match="the same name"):
+        run_catalogue([case, case])
+
+
 @pytest.mark.slow
 def test_processes_change_nothing() -> None:
     cases = [case_of(name) for name in ("seed-ignored", "constant-position")]

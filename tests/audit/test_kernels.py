@@ -153,8 +153,9 @@ def test_a_claim_that_does_not_hold_ends_in_exit_code_1(miniature: KernelAudit) 
     assert KernelAudit((), tuple(claims), 0, 1.0).exit_code == 1
 
 
-def test_rows_repeat_and_another_seed_gives_other_samples() -> None:
-    row = small("narrow K=1 ours", 2_000)
+@pytest.mark.parametrize("layout", ["ours", "independent"])
+def test_rows_repeat_and_another_seed_gives_other_samples(layout: str) -> None:
+    row = small(f"narrow K=1 {layout}", 2_000)
     first, again, other = (run_kernels([row], seed=seed).results[0] for seed in (0, 0, -1))
     assert first.judgment == again.judgment
     assert first.judgment.distance != other.judgment.distance

@@ -56,10 +56,15 @@ def run_catalogue(
         on_progress: Called after each case.
 
     Raises:
-        ValueError: If `jobs` is below 1, or a fault is in place already.
+        ValueError: If `jobs` is below 1, a name comes twice, a case that is not the catalogue's
+            would run in another process, or a fault is in place already.
     """
     if jobs < 1:
         raise ValueError(f"jobs = {jobs} must be at least 1")
+    if len({case.name for case in cases}) < len(cases):
+        raise ValueError("two cases have the same name; give each once")
+    if jobs > 1 and any(case is not find_cases([case.name])[0] for case in cases):
+        raise ValueError("a changed case runs in one process; pass jobs=1")
     begin = time.perf_counter()
     total, done = sum(case.cost for case in cases), 0.0
     finished: dict[str, Outcome] = {}

@@ -93,8 +93,9 @@ def carry_out(row: Row, seed: int = 0) -> RowResult:
     """Runs, judges and traces one row."""
     begin = time.perf_counter()
     key = first_key(row, seed)
-    trials = run_trials(row.experiment, row.make(), key)
-    traced = trace_texts(row.experiment, row.make, key)
+    make = row.maker(key)
+    trials = run_trials(row.experiment, make(), key)
+    traced = trace_texts(row.experiment, make, key)
     return RowResult(
         row,
         judge(row.experiment, trials),

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairdraft.audit.kernels.experiment import Experiment
 from fairdraft.audit.kernels.naming import REDRAWN, RETESTED, SHARED, STEPS
-from fairdraft.audit.layouts import LAYOUTS, Layout
+from fairdraft.audit.layouts import LAYOUTS, Layout, independent
 from fairdraft.audit.subjects.markov import Decoding, MarkovPair
 from fairdraft.stats.verdict import VerdictState
 
@@ -61,10 +61,12 @@ class Row:
     constant_position: bool = False
     is_quick: bool = True
 
-    @property
-    def make(self) -> Callable[..., Layout]:
-        """Makes the layout; takes `trace`."""
+    def maker(self, key: int) -> Callable[..., Layout]:
+        """What makes the layout for trials from `key` on; takes `trace`."""
         make = LAYOUTS[self.layout]
+        if make is independent:
+            # a running counter does not look at requests, so its own key sets rows and seeds apart
+            return partial(make, key=key)
         return partial(make, constant_position=True) if self.constant_position else make
 
 
