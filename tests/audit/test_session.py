@@ -118,6 +118,12 @@ def test_the_state_of_another_audit_is_refused(
     assert path.read_bytes() == before
 
 
+def test_a_spent_budget_is_not_exceeded_by_resuming(tmp_path: Path) -> None:
+    path, settings = tmp_path / "audit.state", replace(WIDE, max_tokens=200)
+    counts = [run_audit(Scripted(), settings, state_path=path).num_tokens for _ in range(3)]
+    assert counts == [256] * 3
+
+
 def test_a_larger_budget_goes_on_from_the_same_state(tmp_path: Path) -> None:
     path = tmp_path / "audit.state"
     run_audit(Scripted(), replace(WIDE, max_tokens=128), state_path=path)
@@ -394,3 +400,21 @@ def test_progress_says_how_it_stands() -> None:
 def test_settings_are_checked(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AuditSettings(**values)
+
+
+def test_an_oracle_that_cannot_judge_makes_the_audit_invalid() -> None:
+    class Unreadable(Scripted):
+        def check_contexts(self) -> ContextCheck:
+            raise InvalidSubject("its rounds cannot be watched; update the library")
+
+    report = run_audit(Unreadable(), WIDE)
+    assert report.verdict.sentence == "INVALID: its rounds cannot be watched; update the library"
+    assert report.num_tokens == 0
+
+
+def test_tokens_of_the_control_count_as_scored() -> None:
+    control = Scripted(changes={"scoring": "rescored"}, num_batches=1)
+    subject = Scripted(changes={"scoring": "rescored"}, control=control, num_batches=2)
+    session = AuditSession(subject, WIDE)
+    session.run()
+    assert session.num_tokens == session.main.evidence.num_tokens + 128

@@ -215,6 +215,6 @@ def test_progress_shows_how_far_it_is_and_what_is_found_so_far() -> None:
     assert [line.plain.removeprefix("━" * watching.BAR_WIDTH) for line in lines] == [
         " audit: 123,456 of about 323,456 tokens",
         "2,000 tokens/s, log10 E -0.4 of 3.0, about 1 min 40 s left",
-        "largest deviation 0.0012, at most 0.0207 (slot x q/p; eps 0.01)",
+        "slot x q/p: deviation 0.0012, at most 0.0207; eps 0.01",
     ]
     assert all(len(line) < 80 for line in lines)

@@ -13,7 +13,7 @@ from fairdraft.audit.oracles import OracleFindings, consult
 from fairdraft.audit.progress import OnProgress, progress_of
 from fairdraft.audit.saving import check_same, load_state, save_state
 from fairdraft.audit.settings import AuditSettings, OraclePolicy
-from fairdraft.audit.subject import Subject
+from fairdraft.audit.subject import InvalidSubject, Subject
 from fairdraft.stats.verdict import Verdict, VerdictState
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class AuditSession:
             self.main.begin()
             if self._is_open():
                 self._consult_oracles()
-            if self.control is not None and self._is_open():
+            if self.control is not None and self._is_open() and not self._is_control_done():
                 self._gather("A/A run", self.control, should_stop)
             if self._is_open() and self._is_control_done():
                 self._gather("audit", self.main, should_stop)
@@ -138,6 +138,12 @@ class AuditSession:
         """Spent so far, over all sittings."""
         now = 0.0 if self._began_at is None else time.monotonic() - self._began_at
         return self._seconds_before + now
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens scored so far, those of the A/A run included."""
+        control = 0 if self.control is None else self.control.evidence.num_tokens
+        return control + self.main.evidence.num_tokens
 
     def verdict(self) -> Verdict:
         """The verdict on what was gathered so far."""
@@ -208,13 +214,21 @@ class AuditSession:
     def _consult_oracles(self) -> None:
         if self.settings.oracles is OraclePolicy.SKIP or self._findings is not None:
             return
-        self._findings = consult(self.subject, lambda stage: self._tell(stage, self.main, 0.0))
-        for sentence in (*self._findings.notes, *self._findings.faults):
+        try:
+            found = consult(self.subject, lambda stage: self._tell(stage, self.main, 0.0))
+        except InvalidSubject as reason:
+            self.main.invalid = str(reason)
+            return
+        self._findings = found
+        for sentence in (*found.notes, *found.faults):
             self._note(sentence)
         self._save()
 
     def _gather(self, stage: str, source: Gathering, should_stop: ShouldStop | None) -> None:
         begin, before = time.monotonic(), source.evidence.num_tokens
+        # a resumed audit that has spent its tokens takes no more
+        if before >= self.settings.max_tokens:
+            return
         self._tell(stage, source, 0.0)
 
         def go_on() -> bool:

@@ -111,7 +111,7 @@ def run_subject(subject: Subject, order: Order) -> int:
     console = notes_console()
     watcher = Watcher(console)
     session = AuditSession(subject, settings_of(order), state_path=order.state, on_progress=watcher)
-    before = session.main.evidence.num_tokens
+    before = session.num_tokens
     if before:
         watcher.say(f"going on from {order.state} after {before:,} tokens")
     is_interrupted = False
@@ -189,7 +189,7 @@ def stops_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], bool
 
 def _how_to_go_on(session: AuditSession, order: Order) -> str:
     """Says how to resume; an audit without a file is saved to one first."""
-    count = session.main.evidence.num_tokens
+    count = session.num_tokens
     if order.state is not None:
         return f"interrupted after {count:,} tokens; the same command goes on from {order.state}"
     if not count:

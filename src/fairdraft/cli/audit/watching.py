@@ -83,8 +83,8 @@ def progress_lines(progress: Progress, *, bar: bool = True) -> list[Text]:
     lines = [first, Text(second, style="dim")]
     if progress.largest is not None:
         third = (
-            f"largest deviation {progress.deviation:.4f}, at most {progress.upper:.4f} "
-            f"({progress.largest}; eps {progress.eps:g})"
+            f"{progress.largest}: deviation {progress.deviation:.4f}, at most "
+            f"{progress.upper:.4f}; eps {progress.eps:g}"
         )
         lines.append(Text(third, style="dim"))
     return lines
