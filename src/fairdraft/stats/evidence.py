@@ -73,6 +73,8 @@ class Evidence:
         widths = {family.name: family.num_cells for family in FAMILIES}
         self.positions = {name: PositionTable(widths[name]) for name in POSITION_FAMILIES}
         self._last: LastText | None = None
+        self._summary: EvidenceSummary | None = None
+        self._verdict: Verdict | None = None
 
     @property
     def log10_e(self) -> float:
@@ -100,6 +102,7 @@ class Evidence:
         """
         if not len(tokens):
             return
+        self._summary = self._verdict = None
         if (np.diff(tokens.text) < 0).any():
             raise ValueError("text numbers fall within a batch; give texts in order")
         if self._last is not None and tokens.text[0] <= self._last.text:
@@ -194,12 +197,16 @@ class Evidence:
         }
 
     def summary(self) -> EvidenceSummary:
-        """Returns what a report shows."""
-        return summarize(self)
+        """Returns what a report shows; worked out once between two additions."""
+        if self._summary is None:
+            self._summary = summarize(self)
+        return self._summary
 
     def verdict(self) -> Verdict:
         """Judges what was seen so far; error rates hold whenever it is asked."""
-        return judge(self.settings, self.summary(), self.excluded)
+        if self._verdict is None:
+            self._verdict = judge(self.settings, self.summary(), self.excluded)
+        return self._verdict
 
     def state(self) -> dict[str, Any]:
         """Everything that `restore` needs, as JSON values; floats survive JSON exactly."""
@@ -237,6 +244,7 @@ class Evidence:
             raise ValueError(
                 "the saved audit is of another version of fairdraft: finish it there, or start anew"
             )
+        self._summary = self._verdict = None
         for name in ("num_tokens", "num_texts", "num_impossible", "excluded"):
             setattr(self, name, state[name])
         self.curve = [(int(tokens), float(value)) for tokens, value in state["curve"]]
