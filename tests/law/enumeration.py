@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -18,7 +18,12 @@ from fairdraft import ops
 from fairdraft.ops import SparseLogits, rules
 from fairdraft.ops.dispatch import Impl
 from fairdraft.ops.verify import Rule
-from tests.law.tables import History, Tables
+from tests.law.tables import History, Tables, softmax
+
+#: what sums of float64 may lose
+EXACT = 1e-12
+#: drafts a path
+K = 3
 
 Stop = Callable[[Tables, History], int]
 Form = Literal["dense", "sparse", "none"]
@@ -111,7 +116,43 @@ def emitted_law(weights: Weights, tables: Tables) -> np.ndarray:
     return law
 
 
-def weights_by_formulas(experiment: Experiment, rule: Rule = "token") -> Weights:
+def distance(law: np.ndarray, other: np.ndarray) -> float:
+    """Total variation."""
+    return 0.5 * float(np.abs(law - other).sum())
+
+
+def error_of(weights: Weights, tables: Tables) -> float:
+    """Total variation from the target's law of what the weights emit."""
+    return distance(emitted_law(weights, tables), tables.target_joint())
+
+
+def assert_exact(experiments: Sequence[Experiment], *, impl: Impl, form: Form, rule: Rule) -> None:
+    """Every experiment, as rows of one call, emits the target's law."""
+    for experiment, weights in zip(
+        experiments, weights_of(experiments, impl=impl, form=form, rule=rule), strict=True
+    ):
+        np.testing.assert_allclose(weights.end.sum(1), 1, rtol=EXACT)
+        assert error_of(weights, experiment.tables) < EXACT, experiment
+
+
+def deterministic(vocab_size: int, seed: int) -> Callable[[History], int]:
+    """A drafter that is a function of the history."""
+    generator = np.random.default_rng(seed)
+    proposed = generator.integers(0, vocab_size, size=(K, *(vocab_size,) * K))
+    return lambda h: int(proposed[(len(h), *h, *(0,) * (K - len(h)))])
+
+
+def half_deterministic(tables: Tables) -> Tables:
+    """The drafter has one candidate after an even number of tokens, and all after an odd."""
+    draft = {h: row.copy() for h, row in tables.draft_logits.items()}
+    for h, row in draft.items():
+        if len(h) % 2 == 0:
+            row[np.arange(len(row)) != row.argmax()] = -np.inf
+    q = {h: softmax(row, tables.draft_temperature) for h, row in draft.items()}
+    return replace(tables, draft_logits=draft, q=q)
+
+
+def weights_by_formulas(experiment: Experiment, rule: Rule) -> Weights:
     """Weights from `ops.rules` on float64 laws; point masses as one-hot q."""
     tables = experiment.tables
     paths, chances = zip(*experiment.paths(), strict=True)
@@ -160,7 +201,7 @@ def _fill_block(experiment: Experiment, x: History, accept, next_law) -> None:
 
 
 def weights_of(
-    experiments: Sequence[Experiment], *, impl: Impl, form: Form, rule: Rule = "token"
+    experiments: Sequence[Experiment], *, impl: Impl, form: Form, rule: Rule
 ) -> list[Weights]:
     """Weights of the production path; all experiments are rows of one `verify_chain` call.
 
