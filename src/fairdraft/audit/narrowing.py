@@ -1,10 +1,11 @@
-"""Brings the wide laws of one token down to a few columns.
+"""Brings wide laws down to a few columns, without hiding a token that the target excludes.
 
-Axes: V vocabulary, C columns.
+Axes: N tokens, V vocabulary, C columns.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,53 @@ import numpy as np
 from fairdraft.audit.trace_schema import TraceHeader
 from fairdraft.stats.tokens import REST, ScoredTokens, compact
 
-__all__ = ["narrow"]
+__all__ = ["narrow", "narrow_rows"]
+
+
+def narrow_rows(dense: ScoredTokens, max_columns: int) -> ScoredTokens:
+    """Compacts dense laws, and gives a token of probability 0 a column of its own.
+
+    So the rest cell hides none. It takes the place of the last listed id, which joins the rest. A
+    right sampler never needs it, so what is kept still depends on the laws alone.
+
+    Args:
+        dense: N tokens over V ids.
+        max_columns: C at most.
+
+    Returns:
+        The same tokens over C columns; `dense` itself if it is narrow enough.
+    """
+    kept = compact(dense, max_columns)
+    last = kept.num_columns - 1
+    bad = np.flatnonzero((kept.column == last) & (dense.probability == 0))
+    if kept is dense or not len(bad):
+        return kept
+    assert kept.ids is not None
+    copies: dict[str, Any] = {"column": kept.column.copy(), "drafted": kept.drafted.copy()}
+    ids = copies["ids"] = kept.ids.copy()
+    # listed ids come first, as many in every row
+    place = int((ids[0] != REST).sum()) - 1
+    emitted = dense.column[bad]
+    ids[bad, place] = emitted
+    for name in ("target", "draft", "unfiltered", "raw_draft"):
+        law = getattr(kept, name)
+        if law is None:
+            continue
+        law = copies[name] = law.copy()
+        whole = law[bad, place] + law[bad, last]
+        law[bad, place] = getattr(dense, name)[bad, emitted]
+        law[bad, last] = np.maximum(whole - law[bad, place], 0.0)
+    drafted = copies["drafted"]
+    drafted[bad] = np.where(drafted[bad] == place, last, drafted[bad])
+    drafted[bad] = np.where(dense.drafted[bad] == emitted, place, drafted[bad])
+    copies["column"][bad] = place
+    return replace(kept, **copies)
 
 
 def narrow(
     columns: dict[str, Any], laws: dict[str, np.ndarray], header: TraceHeader, max_columns: int
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Keeps the likeliest ids of one token's laws and lumps the others.
-
-    Which are kept depends on the laws alone, with one exception: a token that the target excludes
-    takes the place of a listed one, so that no cell hides it. A right sampler never needs that.
+    """Keeps the likeliest ids of one token's laws and lumps the others; see `narrow_rows`.
 
     Args:
         columns: "token" and "drafted" (None for none), ids below V.
@@ -37,19 +75,16 @@ def narrow(
         raise ValueError(f"token {token} is none of the {header.vocab_size} ids")
     is_log = header.values == "logprobs"
     wide = {name: np.exp(law) if is_log else law for name, law in laws.items()}
-    kept = compact(_one_row(token, drafted, wide, header), max_columns)
+    kept = narrow_rows(_one_row(token, drafted, wide, header), max_columns)
     assert kept.ids is not None
-    ids, column = kept.ids[0].copy(), int(kept.column[0])
-    found = {name: getattr(kept, name)[0].copy() for name in wide}
-    if ids[column] == REST and wide["target"][token] == 0:
-        column = _make_room(ids, found, wide, token)
+    ids, column = kept.ids[0], int(kept.column[0])
+    found = {name: getattr(kept, name)[0] for name in wide}
     has_choice = int((ids == REST).sum()) > 1
     narrowed = {**columns, "ids": ids, "cell": None, "drafted_cell": None}
     if ids[column] == REST and has_choice:
         narrowed["cell"] = column
     if drafted is not None and drafted not in ids and has_choice:
-        cell = int(kept.drafted[0])
-        narrowed["drafted_cell"] = cell if ids[cell] == REST else len(ids) - 1
+        narrowed["drafted_cell"] = int(kept.drafted[0])
     if is_log:
         with np.errstate(divide="ignore"):
             found = {name: np.log(law) for name, law in found.items()}
@@ -76,16 +111,3 @@ def _one_row(
         previous=np.full((1, 2), -1),
         **rows,
     )
-
-
-def _make_room(
-    ids: np.ndarray, found: dict[str, np.ndarray], wide: dict[str, np.ndarray], token: int
-) -> int:
-    """Gives an excluded token the last listed column, whose mass joins the last rest cell."""
-    place = int(np.flatnonzero(ids != REST)[-1])
-    ids[place] = token
-    for name, law in found.items():
-        whole = law[place] + law[-1]
-        law[place] = wide[name][token]
-        law[-1] = max(whole - law[place], 0.0)
-    return place

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraft.stats.tokens import NO_TOKEN, REST, ScoredTokens, Source, compact
+from fairdraft.audit.narrowing import narrow_rows
+from fairdraft.stats.tokens import NO_TOKEN, ScoredTokens, Source
 
 __all__ = ["Decided", "RowBook", "softmax"]
 
@@ -107,10 +108,7 @@ class RowBook:
             raw_draft=raw_draft,
             point_mass=decided.is_point_mass,
         )
-        kept = compact(dense, self.max_columns)
-        if kept is not dense:
-            kept = _with_impossible(kept, dense)
-        self._parts.append(_normalized(kept))
+        self._parts.append(_normalized(narrow_rows(dense, self.max_columns)))
         self._token_ids.append(decided.token_id)
 
     def tokens(
@@ -158,38 +156,6 @@ def plain_decided(text: np.ndarray, position: np.ndarray, token_id: np.ndarray) 
         drafted_id=np.full(count, NO_TOKEN),
         is_point_mass=np.zeros(count, np.bool_),
     )
-
-
-def _with_impossible(kept: ScoredTokens, dense: ScoredTokens) -> ScoredTokens:
-    """Gives a token of probability 0 a column of its own, so that the rest cell hides none.
-
-    It takes the place of the last listed id, which joins the rest. A right sampler never needs it,
-    so what is kept still depends on the laws alone.
-    """
-    last = kept.num_columns - 1
-    bad = np.flatnonzero((kept.column == last) & (dense.probability == 0))
-    if not len(bad):
-        return kept
-    assert kept.ids is not None
-    copies: dict[str, Any] = {"column": kept.column.copy(), "drafted": kept.drafted.copy()}
-    ids = copies["ids"] = kept.ids.copy()
-    # listed ids come first, as many in every row
-    place = int((ids[0] != REST).sum()) - 1
-    emitted = dense.column[bad]
-    ids[bad, place] = emitted
-    for name in ("target", "draft", "unfiltered", "raw_draft"):
-        law = getattr(kept, name)
-        if law is None:
-            continue
-        law = copies[name] = law.copy()
-        whole = law[bad, place] + law[bad, last]
-        law[bad, place] = getattr(dense, name)[bad, emitted]
-        law[bad, last] = np.maximum(whole - law[bad, place], 0.0)
-    drafted = copies["drafted"]
-    drafted[bad] = np.where(drafted[bad] == place, last, drafted[bad])
-    drafted[bad] = np.where(dense.drafted[bad] == emitted, place, drafted[bad])
-    copies["column"][bad] = place
-    return replace(kept, **copies)
 
 
 def _normalized(tokens: ScoredTokens) -> ScoredTokens:
