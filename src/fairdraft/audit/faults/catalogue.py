@@ -1,7 +1,9 @@
 """The catalogue: every fault, where it is planted, and what the audit must say of it.
 
-Planned tokens are twice the most that any of five pilot runs needed (seeds 101 to 105), rounded up;
-the recorded run has seed 0. Plans and measured figures are in `docs/faults.md`.
+Planned tokens are twice the most that any of five pilot runs needed (seeds 101 to 105), rounded up,
+and at least 500. Exceptions: `temperature-twice` has more; where one excluded token decides, the
+plan leaves a chance of 1e-6 that none comes; rows that must PASS have tokens enough for that. The
+recorded run has seed 0. Plans and measured figures are in `docs/faults.md`.
 """
 
 from __future__ import annotations
