@@ -21,6 +21,7 @@ from fairdraft.stats import (
     Verdict,
     VerdictState,
 )
+from fairdraft.stats.planner import NUM_FAMILIES, NUM_PROCESSES
 from tests.stats.streams import plain
 
 PAIR = Pair.random(16, seed=3)
@@ -70,8 +71,8 @@ def listed(tokens: ScoredTokens, count: int) -> ScoredTokens:
 def planned_tokens(name: str) -> int:
     """Four times what the fault's own template needs on average to bring 1 / alpha.
 
-    The template wins KL nats a token with variance about 2 KL. At n KL = 4 ln(K / alpha), 67.6 for
-    22 processes, the threshold 16.9 is 4.4 standard deviations away: a miss of 1e-5.
+    The template wins KL nats a token with variance about 2 KL. At n KL = 4 ln(K / alpha), 68.0 for
+    24 processes, the threshold 17.0 is 4.4 standard deviations away: a miss of 1e-5.
     """
     pair, rule, template = PLANTED[name]
     tokens = simulate(
@@ -85,8 +86,14 @@ def planned_tokens(name: str) -> int:
     law = next(t.law for t in TEMPLATES if t.name == template)(tokens, "gumbel")
     assert law is not None
     won = np.nansum(law * np.log(law / tokens.target), axis=1).mean()
-    processes = len(TEMPLATES) + 8
-    return math.ceil(4.0 * math.log(processes / SETTINGS.alpha) / won)
+    return math.ceil(4.0 * math.log(NUM_PROCESSES / SETTINGS.alpha) / won)
+
+
+def test_plans_count_what_shares_the_evidence() -> None:
+    evidence = Evidence(SETTINGS)
+    judged_families = [f for f in evidence.families() if not f.is_diagnostic]
+    assert len(judged_families) == NUM_FAMILIES == 8
+    assert len(judged_families) + len(evidence.bets) == NUM_PROCESSES == 24
 
 
 @pytest.mark.parametrize("name", PLANTED)

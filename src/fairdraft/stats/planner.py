@@ -8,14 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairdraft.stats.equivalence import equivalence_width, expected_distance, mixture_weight
+from fairdraft.stats.families import FAMILIES
+from fairdraft.stats.templates import TEMPLATES
 
 __all__ = ["MAX_TOKENS", "TokenPlan", "plan_tokens", "tokens_to_fail", "tokens_to_pass"]
 
 #: plans beyond this are called unreachable
 MAX_TOKENS = 10**12
-#: processes that share the merged evidence, and families that share delta
-NUM_PROCESSES = 22
-NUM_FAMILIES = 8
+#: families that share delta
+NUM_FAMILIES = sum(not family.is_diagnostic for family in FAMILIES)
+#: processes that share the merged evidence: families, templates and the count of impossible tokens
+NUM_PROCESSES = NUM_FAMILIES + len(TEMPLATES) + 1
 # standard deviations of the observed distance, times sqrt(n), that a pass should survive
 _PASS_MARGIN = 0.4
 
@@ -55,7 +58,7 @@ def plan_tokens(
         num_cells: Cells of the family, from 2 on; 24 is the largest family's number.
         tv: True total variation over the cells, in [0, 1).
         num_families: Families that share delta.
-        num_processes: Families and templates that share the evidence.
+        num_processes: Families, templates and other processes that share the evidence.
 
     Raises:
         ValueError: If an argument is outside its range.
