@@ -15,7 +15,7 @@ from fairdraft.audit.faults.fault import Fault, Function, Planting
 from fairdraft.noise import Address, Stream, philox4x32
 from fairdraft.noise.address import POSITION_BITS
 
-__all__ = ["NOISE_FAULTS", "Fields", "clamped", "renamed"]
+__all__ = ["NOISE_FAULTS", "clamped"]
 
 DRAFT, ACCEPT = int(Stream.DRAFT), int(Stream.ACCEPT)
 TARGET, RESIDUAL, BONUS = int(Stream.TARGET), int(Stream.RESIDUAL), int(Stream.BONUS)

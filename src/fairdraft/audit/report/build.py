@@ -28,7 +28,6 @@ def build_report(
     seconds: float,
     notes: Sequence[str] = (),
     command: str | None = None,
-    environment: Mapping[str, str] | None = None,
 ) -> Report:
     """Builds the report of an audit.
 
@@ -40,7 +39,6 @@ def build_report(
         seconds: Time spent, over all sittings.
         notes: Sentences about what happened, each once.
         command: What ran it, if a command did.
-        environment: Versions and the machine; None: those of this process.
 
     Raises:
         ValueError: If a setting is missing.
@@ -54,7 +52,7 @@ def build_report(
         seconds=float(seconds),
         **_values(summary, EvidenceSummary),
         notes=tuple(dict.fromkeys(notes)),
-        environment=dict(describe_environment() if environment is None else environment),
+        environment=describe_environment(),
         command=command,
     )
 

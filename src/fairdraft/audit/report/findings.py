@@ -77,12 +77,6 @@ def ranked_templates(report: Report) -> list[TemplateSummary]:
     return sorted(report.templates, key=lambda t: (t.num_tokens == 0, -t.log10_e))
 
 
-def named_bug(report: Report) -> TemplateSummary | None:
-    """The template that alone passes the threshold and beats all others, if one does."""
-    ranked = [t for t in ranked_templates(report) if t.num_tokens]
-    return ranked[0] if ranked and ranked[0].log10_e >= threshold(report) else None
-
-
 def ranked_cells(report: Report, most: int = 10) -> list[CellRatio]:
     """The cells of the heat map that are furthest from the target in standard errors."""
     cells = [cell for row in cell_ratios(report) for cell in row if cell is not None]

@@ -27,11 +27,10 @@ class RoundLog:
 
     Attributes:
         num_drafts: Drafts tested.
-        num_accepted: Drafts that stood.
     """
 
     def __init__(self) -> None:
-        self.num_drafts = self.num_accepted = 0
+        self.num_drafts = 0
         self._begin = 0
         self._drafts: Tensor = torch.zeros(0, dtype=torch.int64)
         self._draft_logits: Tensor | None = None
@@ -64,7 +63,6 @@ class RoundLog:
         is_same = emitted[: min(count, present)] == self._drafts[:count]
         # a rejected draft never comes back as its own replacement
         accepted = int((~is_same).to(torch.int64).argmax()) if not is_same.all() else len(is_same)
-        self.num_accepted += accepted
         for slot in range(count):
             is_tested = slot < present
             if slot < accepted:

@@ -107,12 +107,6 @@ class ToySubject:
             first += self.texts_per_batch
             yield Batch(tokens, first)
 
-    def trace(self, num_texts: int, first: int = 0) -> Trace:
-        """Plays texts and returns the record of every draw; `Trace.check` judges it."""
-        record = Trace()
-        self.play(first, num_texts, record)
-        return record
-
     def play(self, first: int, num_texts: int, trace: Trace | None = None) -> ScoredTokens:
         """Decodes texts first .. first + num_texts - 1 and scores their tokens; see `decode`."""
         return self._scored(

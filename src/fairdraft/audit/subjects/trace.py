@@ -35,13 +35,11 @@ class _Scan:
 
     Attributes:
         num_texts, num_tokens: Whole lines only.
-        num_drafts: Tokens at which a draft was tested.
         cut: A sentence on the line in which the file breaks off, or None.
     """
 
     num_texts: int
     num_tokens: int
-    num_drafts: int
     cut: str | None
 
 
@@ -186,7 +184,7 @@ class TraceSubject:
                 "and its header says speculative; turn speculation on and record source, drafted "
                 'or draft, or say "speculative": false'
             )
-        return _Scan(num_texts, num_tokens, num_drafts, reader.cut)
+        return _Scan(num_texts, num_tokens, reader.cut)
 
     def _notes(self, scan: _Scan) -> tuple[str, ...]:
         about = f"{scan.num_tokens:,} tokens of {scan.num_texts:,} texts are in {self.path.name}"

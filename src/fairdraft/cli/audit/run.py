@@ -36,7 +36,6 @@ class Order:
         state: File that holds the audit, or None.
         html: File of the page, or None.
         json: Whether stdout gets the JSON document in place of the tables.
-        oracles: As in `AuditSettings`.
     """
 
     eps: float = 0.01
@@ -48,7 +47,6 @@ class Order:
     state: Path | None = None
     html: Path | None = None
     json: bool = False
-    oracles: str = "fail"
 
     @classmethod
     def of(cls, given: Mapping[str, Any], **changes: Any) -> Order:
@@ -86,7 +84,7 @@ def check_order(order: Order) -> None:
 
 def settings_of(order: Order) -> Any:
     """The audit's settings."""
-    from fairdraft.audit.settings import AuditSettings, OraclePolicy
+    from fairdraft.audit.settings import AuditSettings
 
     return AuditSettings(
         eps=order.eps,
@@ -95,7 +93,6 @@ def settings_of(order: Order) -> Any:
         eps0=order.eps0,
         max_tokens=order.max_tokens,
         max_seconds=None if order.max_minutes is None else 60.0 * order.max_minutes,
-        oracles=OraclePolicy(order.oracles),
     )
 
 
