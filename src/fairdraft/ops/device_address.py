@@ -1,0 +1,120 @@
+"""Addresses whose fields stay on the device, so that a kernel forms them without the host.
+
+Axes: B draws.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft import noise
+from fairdraft.noise import Address, Stream
+from fairdraft.noise.address import NODE_BITS, STREAM_SHIFT
+
+FIELDS = ("key", "position", "anchor", "stream", "node", "sample")
+#: most that a field holds; `key` has all 64 bits of an int64
+_LIMITS = {"position": 32, "anchor": 32, "stream": 8, "node": 16, "sample": 16}
+
+
+@dataclass(frozen=True)
+class DeviceAddress:
+    """The fields of B addresses; see `noise.address` for their meaning.
+
+    Tensors are int64 [B] on the device of the logits and may change between replays of a graph; a
+    value that does not fit its field becomes that row's error, never another address. Plain
+    integers hold for all rows.
+
+    Attributes:
+        stream: Purpose of the draws.
+        key: Request keys, the 64 bits of `request_key` as int64.
+        position: Index of the token being decided.
+        anchor: Index of the first undecided token when the round began.
+        node, sample: As in `noise.address`.
+    """
+
+    stream: Stream | int | Tensor
+    key: Tensor | int
+    position: Tensor | int
+    anchor: Tensor | int = 0
+    node: Tensor | int = 0
+    sample: Tensor | int = 0
+
+    def to_host(self, count: int) -> Address:
+        """The same addresses, packed on the host; waits for the device."""
+        fields = {name: _host(getattr(self, name), count) for name in FIELDS}
+        key = fields.pop("key").view(np.uint64)
+        return noise.address(fields.pop("stream"), key=key, **fields)
+
+
+def _host(value: Tensor | int, count: int) -> np.ndarray:
+    if isinstance(value, Tensor):
+        return np.broadcast_to(value.cpu().numpy(), count).copy()
+    return np.full(count, _signed(value), np.int64)
+
+
+def _signed(value: int) -> int:
+    return int(value) - (1 << 64) if value >= 1 << 63 else int(value)
+
+
+def device_fields(
+    at: Address | DeviceAddress, count: int, device: torch.device, *, validate: bool = True
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """The six fields as int64 tensors on the device, and the stride of each, 0 or 1.
+
+    Raises:
+        ValueError: If a field has a wrong shape, dtype, device or value.
+    """
+    if isinstance(at, Address):
+        return _uploaded(at, count, device)
+    tensors, strides = [], []
+    for name in FIELDS:
+        value: Any = getattr(at, name)
+        if isinstance(value, Tensor):
+            if validate:
+                _check(name, value, count, device)
+            tensors.append(value)
+            strides.append(1 if value.dim() else 0)
+        else:
+            tensors.append(_scalar(name, int(value), device))
+            strides.append(0)
+    return tuple(tensors), tuple(strides)
+
+
+def _check(name: str, value: Tensor, count: int, device: torch.device) -> None:
+    if value.dtype is not torch.int64 or value.device != device:
+        raise ValueError(
+            f"address field {name} is {value.dtype} on {value.device}; "
+            f"give int64 on {device}, where the logits are"
+        )
+    if value.shape != (count,) or (count > 1 and value.stride(0) != 1):
+        raise ValueError(
+            f"address field {name} has shape {tuple(value.shape)} and stride {value.stride()}; "
+            f"give a contiguous vector of one value a row ({count})"
+        )
+
+
+@cache
+def _scalar(name: str, value: int, device: torch.device) -> Tensor:
+    if name == "key":
+        if not -(1 << 63) <= value < 1 << 64:
+            raise ValueError(f"key = {value} does not fit 64 bits; make one with request_key(seed)")
+    elif value >> _LIMITS[name]:
+        raise ValueError(f"{name} = {value} is outside 0..{(1 << _LIMITS[name]) - 1}")
+    return torch.full((), _signed(value), dtype=torch.int64, device=device)
+
+
+def _uploaded(
+    at: Address, count: int, device: torch.device
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    if len(at) != count:
+        raise ValueError(f"address names {len(at)} draws for {count} rows; give one a row")
+    c0, c1, c2, c3 = (at.counter[:, i].astype(np.int64) for i in range(4))
+    node = c3 & ((1 << NODE_BITS) - 1)
+    fields = np.stack([at.key.view(np.int64), c0, c1, c2 >> STREAM_SHIFT, node, c3 >> NODE_BITS])
+    return tuple(torch.from_numpy(fields).to(device).unbind()), (1,) * len(FIELDS)

@@ -1,0 +1,184 @@
+"""Launches of the sampling kernels: what they read, where they write, how they are cut up.
+
+Axes: B rows, V vocabulary, T tiles, N programs a row.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from triton import next_power_of_2
+
+from fairdraft.noise.device import pack_counter
+from fairdraft.ops.arithmetic import MAX_TEMPERATURE, TILE
+from fairdraft.ops.triton.gumbel import flat_kernel
+from fairdraft.ops.triton.sample import pick_kernel, stats_kernel
+from fairdraft.ops.triton.workspace import Workspace
+
+Arithmetic = Literal["fast", "portable"]
+#: fewer programs than this leave multiprocessors idle, so rows are cut finer
+_ENOUGH_PROGRAMS = 528
+NUM_WARPS = 4
+PICK_WARPS = 4
+
+
+def tiles_a_program(num_rows: int, num_tiles: int) -> int:
+    """Tiles that one program reads: four, or fewer where rows are few."""
+    for tiles in (4, 2):
+        if num_rows * -(-num_tiles // tiles) >= _ENOUGH_PROGRAMS:
+            return tiles
+    return 1 if num_tiles == 1 else 2
+
+
+def max_tiles(num_tiles: int) -> int:
+    """A power of two that holds every tile of a row; lanes go in pairs."""
+    return max(2, next_power_of_2(num_tiles))
+
+
+def temperature_tensor(
+    name: str, values: Any, count: int, device: torch.device, *, validate: bool = True
+) -> tuple[Tensor, int]:
+    """Temperatures on the device, and their stride: 0 for one value, 1 for one a row.
+
+    Raises:
+        ValueError: If a plain number is out of range or a tensor does not fit.
+    """
+    if isinstance(values, int | float):
+        return _constant(name, float(values), device), 0
+    if not isinstance(values, Tensor):
+        values = torch.as_tensor(values, dtype=torch.float64).to(device)
+    if validate and (
+        values.device != device
+        or not values.is_floating_point()
+        or values.shape != (count,)
+        or (count > 1 and values.stride(0) != 1)
+    ):
+        raise ValueError(
+            f"{name} is {values.dtype} {tuple(values.shape)} on {values.device}; give a number, "
+            f"or floating point ({count},) on {device}"
+        )
+    return values, 1
+
+
+@cache
+def _constant(name: str, value: float, device: torch.device) -> Tensor:
+    if not 0 <= value <= MAX_TEMPERATURE:
+        raise ValueError(f"{name} = {value} is not in 0..{MAX_TEMPERATURE:g}; use 0 for greedy")
+    return torch.full((), value, dtype=torch.float64, device=device)
+
+
+def launch_sample(
+    logits: Tensor,
+    temperature: tuple[Tensor, int],
+    fields: tuple[tuple[Tensor, ...], tuple[int, ...]],
+    out: tuple[Tensor, Tensor, Tensor],
+    stats: tuple[Tensor, Tensor, Tensor, Tensor] | None,
+    *,
+    is_flat: bool,
+    arithmetic: Arithmetic,
+    workspace: Workspace,
+    address: Any = pack_counter,
+) -> None:
+    """Runs `stats_kernel` and `pick_kernel`, and `flat_kernel` after them for a `portable` flat race."""
+    count, vocab_size = logits.shape
+    num_tiles = -(-vocab_size // TILE)
+    tiles = tiles_a_program(count, num_tiles)
+    num_chunks = -(-num_tiles // tiles)
+    is_fast = arithmetic == "fast"
+    is_second_pass = is_flat and not is_fast
+    has_row_stats = stats is not None or is_second_pass
+    if stats is None:
+        stats = stats_buffers(workspace, count, num_tiles)
+    parts = _parts(workspace, count, num_chunks) if is_flat else ()
+    tensors, strides = fields[0], (*fields[1], temperature[1])
+    grid = (count * num_chunks,)
+    pdl = has_pdl(logits.device)
+    stats_kernel[grid](
+        logits,
+        logits.stride(0),
+        temperature[0],
+        tensors,
+        stats[:2],
+        parts or stats,
+        vocab_size,
+        num_tiles,
+        STRIDES=strides,
+        ADDRESS=address,
+        IS_FAST=is_fast,
+        IS_FLAT=is_flat and is_fast,
+        TILES=tiles,
+        HAS_PDL=pdl,
+        num_warps=NUM_WARPS,
+        enable_fp_fusion=False,
+        **({"launch_pdl": True} if pdl else {}),
+    )
+    pick_kernel[(count,)](
+        logits,
+        logits.stride(0),
+        temperature[0],
+        tensors,
+        stats,
+        parts or stats,
+        out,
+        vocab_size,
+        num_tiles,
+        num_chunks,
+        STRIDES=strides,
+        ADDRESS=address,
+        IS_FLAT=is_flat and is_fast,
+        HAS_ROW_STATS=has_row_stats,
+        MAX_TILES=max_tiles(num_tiles),
+        HAS_PDL=pdl,
+        num_warps=PICK_WARPS,
+        enable_fp_fusion=False,
+        **({"launch_pdl": True} if pdl else {}),
+    )
+    if is_second_pass:
+        done = workspace.zeros("done", (count,), torch.int32)
+        flat_kernel[grid](
+            logits,
+            logits.stride(0),
+            temperature[0],
+            tensors,
+            stats[2],
+            parts,
+            out,
+            done,
+            vocab_size,
+            num_chunks,
+            STRIDES=strides,
+            ADDRESS=address,
+            TILES=tiles,
+            MAX_CHUNKS=max_tiles(num_chunks),
+            num_warps=NUM_WARPS,
+            enable_fp_fusion=False,
+        )
+
+
+@cache
+def has_pdl(device: torch.device) -> bool:
+    """Programmatic dependent launch: NVIDIA from compute capability 9.0 on."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def stats_buffers(
+    workspace: Workspace, count: int, num_tiles: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Scratch for the statistics of a call: those of tiles, and of rows."""
+    return (
+        workspace.empty("tile_max", (count, num_tiles), torch.float32),
+        workspace.empty("tile_sum", (count, num_tiles), torch.float32),
+        workspace.empty("row_max", (count,), torch.float32),
+        workspace.empty("row_sum", (count,), torch.int64),
+    )
+
+
+def _parts(workspace: Workspace, count: int, num_chunks: int) -> tuple[Tensor, ...]:
+    shape = (count, num_chunks)
+    floats = [workspace.empty(f"part_{i}", shape, torch.float32) for i in range(3)]
+    return (*floats, workspace.empty("part_token", shape, torch.int32))

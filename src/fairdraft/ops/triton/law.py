@@ -1,0 +1,118 @@
+"""Laws of rows inside Triton kernels: statistics of tiles, and what is computed from them.
+
+A law is what `RowWeights` holds: pointers to a row's logits and tile statistics, c, the row's
+maximum and its total. Axes: T tiles.
+"""
+
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportArgumentType=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from fairdraft.ops.triton.arithmetic import TILE, exact_sum, exp2_weight, law_scale
+from fairdraft.ops.triton.reading import load_tiles
+
+NO_EXPONENT = tl.constexpr(-4096)
+_SMALLEST_EXPONENT = tl.constexpr(-100)
+_TINY = tl.constexpr(2.0**-100)
+_INF = tl.constexpr(float("inf"))
+_ONE_BITS = tl.constexpr(0x3FF0000000000000)
+
+
+@triton.jit
+def probability(row_ptr, tile_max_ptr, token, c, row_max, total):
+    """P(token) in float64, for a token inside the vocabulary."""
+    tile_max = tl.load(tile_max_ptr + token // TILE, cache_modifier=".cg")
+    base = tl.where(tl.abs(tile_max) == _INF, 0.0, tile_max)
+    weight = exp2_weight(tl.load(row_ptr + token).to(tl.float32) - base, c)
+    return weight.to(tl.float64) * law_scale(exp2_weight(tile_max - row_max, c), total)
+
+
+@triton.jit
+def probabilities(x, tile_max, c, row_max, total):
+    """P of whole tiles x [G, TILE] in float64."""
+    base = tl.where(tl.abs(tile_max) == _INF, 0.0, tile_max)
+    weights = exp2_weight(x - base[:, None], c)
+    scale = law_scale(exp2_weight(tile_max - row_max, c), total)
+    return weights.to(tl.float64) * scale[:, None]
+
+
+@triton.jit
+def binary_exponent(value):
+    """e with value = m 2^e and m in [1/2, 1); NO_EXPONENT for 0."""
+    exponent = ((value.to(tl.int64, bitcast=True) >> 52) - 1022).to(tl.int32)
+    return tl.where(value > 0.0, exponent, NO_EXPONENT)
+
+
+@triton.jit
+def power_of_two(exponent):
+    """2^exponent in float64, for exponents of normal numbers."""
+    return ((exponent.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def scaled_weights(values, exponent):
+    """Twin of `arithmetic.scaled_weights` on tiles [G, TILE] with their exponents [G]."""
+    scale = power_of_two(-tl.maximum(exponent, -1022))
+    scaled = values * scale[:, None]
+    return tl.where(scaled >= _TINY, scaled, 0.0).to(tl.float32)
+
+
+@triton.jit
+def residual_tiles(values):
+    """Exponent and scaled sum of each tile of a residual [G, TILE]."""
+    exponent = binary_exponent(tl.max(values, 1))
+    return exponent, exact_sum(scaled_weights(values, exponent), 1)
+
+
+@triton.jit
+def residual_weights(exponent, tile_sum):
+    """What the race of a residual's tiles is run on, and whether there is anything."""
+    top = tl.max(exponent, 0)
+    distance = exponent - top
+    is_kept = (exponent > NO_EXPONENT) & (distance > _SMALLEST_EXPONENT)
+    scale = power_of_two(tl.maximum(distance, -1022)).to(tl.float32)
+    return tl.where(is_kept, tile_sum * scale, 0.0), top > NO_EXPONENT
+
+
+@triton.jit
+def mass_units(values):
+    """Twin of `rules.residual_mass` on values in [0, 1]: int64 of unit 2^-52."""
+    one = tl.full([], 1.0, tl.float64)
+    return (values + one).to(tl.int64, bitcast=True) - _ONE_BITS
+
+
+@triton.jit
+def request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c):
+    """The laws of one row of target and draft: tile maxima, c, the row's maximum and total."""
+    return (
+        p_stats[0] + place * num_tiles,
+        c,
+        tl.load(p_stats[2] + place),
+        tl.load(p_stats[3] + place),
+        q_stats[0] + q_place * num_tiles,
+        draft_c,
+        tl.load(q_stats[2] + q_place),
+        tl.load(q_stats[3] + q_place),
+    )
+
+
+@triton.jit
+def residual_of(rows, laws, rho, chunk, num_tiles, vocab_size, masked_id, TILES: tl.constexpr):
+    """max(rho p - q, 0) of TILES tiles [TILES, TILE] in float64."""
+    p_row, q_row = rows
+    p_tile_max, p_c, p_max, p_sum, q_tile_max, q_c, q_max, q_sum = laws
+    tile = chunk * TILES + tl.arange(0, TILES)
+    is_tile = tile < num_tiles
+    x = load_tiles(p_row, vocab_size, chunk, TILES)
+    x = tl.where(chunk * TILES * TILE + tl.arange(0, TILES * TILE) == masked_id, -_INF, x)
+    y = load_tiles(q_row, vocab_size, chunk, TILES)
+    p_top = tl.load(p_tile_max + tile, mask=is_tile, other=-_INF)
+    q_top = tl.load(q_tile_max + tile, mask=is_tile, other=-_INF)
+    p = probabilities(tl.reshape(x, (TILES, TILE)), p_top, p_c, p_max, p_sum)
+    q = probabilities(tl.reshape(y, (TILES, TILE)), q_top, q_c, q_max, q_sum)
+    return tl.maximum(rho * p - q, 0.0)
+
+

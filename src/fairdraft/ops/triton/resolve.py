@@ -1,0 +1,185 @@
+"""Last kernel of `ops.verify_chain`: where each request ends, its residual, and what it emits.
+
+Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles.
+"""
+
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportArgumentType=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from fairdraft.noise import Stream
+from fairdraft.ops.triton.arithmetic import TILE, exp2_weight
+from fairdraft.ops.triton.block import block_end
+from fairdraft.ops.triton.chain import (
+    DRAWN,
+    ERROR,
+    PENDING,
+    REJECTED,
+    final_address,
+    masked_token,
+    request_span,
+    row_places,
+    scales,
+)
+from fairdraft.noise.device import TILE_LEVEL, exponentials
+from fairdraft.ops.triton.law import (
+    NO_EXPONENT,
+    request_laws,
+    residual_of,
+    residual_tiles,
+    residual_weights,
+    scaled_weights,
+)
+from fairdraft.ops.triton.race import first as first_of
+from fairdraft.ops.triton.race import race, race_tokens
+from fairdraft.ops.triton.reading import (
+    is_last,
+    let_next_start,
+    load_stats,
+    wait_for_previous,
+)
+
+_TARGET, _RESIDUAL, _BONUS = (
+    tl.constexpr(int(s)) for s in (Stream.TARGET, Stream.RESIDUAL, Stream.BONUS)
+)
+_INF = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def resolve_kernel(
+    target,  # logits, strides of a request and of a row
+    draft,  # logits, strides of a request and of a draft
+    temperatures,  # of target and draft, [B] or [1]
+    drafts,  # token_ids, num_drafts, point_mass, forbidden
+    at,  # key, anchor, sample
+    p_stats,  # tile_max, tile_sum [B, R, T], row_max, row_sum [B, R]
+    q_stats,  # the same of drafts
+    found,  # state, token, broken int32 [B, R], margin, p_x, q_x float64 [B, R]
+    tests,  # of rule `block`: state int32, margin float64, units int64 [B, R]
+    residual,  # exponent int32 [B, T], tile_sum float32 [B, T]
+    out,  # token_ids, margin [B, R], num_accepted, num_emitted, last_stream, error, broken [B]
+    done_ptr,  # int32 [B], zeros before and after
+    sizes,  # B, V, T
+    K: tl.constexpr,
+    MODE: tl.constexpr,
+    STRIDES: tl.constexpr,
+    ADDRESS: tl.constexpr,
+    SHAPE: tl.constexpr,
+    HAS_PDL: tl.constexpr,
+):
+    R: tl.constexpr = K + 1
+    TILES: tl.constexpr = SHAPE[0]
+    _, vocab_size, num_tiles = sizes
+    num_chunks = (num_tiles + TILES - 1) // TILES
+    b = (tl.program_id(0) // num_chunks).to(tl.int64)
+    chunk = tl.program_id(0) % num_chunks
+    wait_for_previous(HAS_PDL)
+    let_next_start(HAS_PDL)
+    first, n = request_span(drafts, b, K, MODE[0])
+    row = tl.arange(0, SHAPE[2])
+    state = tl.load(
+        found[0] + b * R + row, mask=row <= n, other=PENDING, cache_modifier=".cg"
+    )
+    end = tl.min(tl.where((state != 1) & (row <= n), row, SHAPE[2]), 0)
+    state = tl.sum(tl.where(row == end, state, 0), 0)
+    end = end.to(tl.int64)
+    rho = tl.full([], 1.0, tl.float64)
+    passed_margin, failed_margin = rho * _INF, rho * _INF
+    is_block = b < 0
+    if MODE[2]:
+        _, _, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[3])
+        is_block = is_matched == 0
+        if is_block & (state != PENDING):
+            end, state, rho, passed_margin, failed_margin = block_end(
+                found, tests, b, n, K, SHAPE[2]
+            )
+    place = b * R + end
+    if state == REJECTED:
+        p_row, q_row, q_place = row_places(target, draft, first, b, end, K, MODE[0])
+        _, _, masked_id = masked_token(drafts, first, end, n, vocab_size, MODE[5])
+        c, draft_c, _ = scales(temperatures, drafts, b, STRIDES, MODE[3])
+        laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c)
+        values = residual_of(
+            (p_row, q_row), laws, rho, chunk, num_tiles, vocab_size, masked_id, TILES
+        )
+        exponent, tile_sum = residual_tiles(values)
+        tile = chunk * TILES + tl.arange(0, TILES)
+        tl.store(residual[0] + b * num_tiles + tile, exponent, mask=tile < num_tiles)
+        tl.store(residual[1] + b * num_tiles + tile, tile_sum, mask=tile < num_tiles)
+        if is_last(done_ptr + b, num_chunks):
+            key, counter, _ = final_address(at, b, end, n, STRIDES, ADDRESS)
+            at_tile = tl.arange(0, SHAPE[1])
+            is_tile = at_tile < num_tiles
+            base = b * num_tiles + at_tile
+            exponents = tl.load(
+                residual[0] + base, mask=is_tile, other=NO_EXPONENT, cache_modifier=".cg"
+            )
+            sums = tl.load(residual[1] + base, mask=is_tile, other=0.0, cache_modifier=".cg")
+            weights, is_there = residual_weights(exponents, sums)
+            token, margin = tl.full([], -1, tl.int32), tl.full([], 0.0, tl.float64)
+            if is_there:
+                times = exponentials(key, counter, 0, TILE_LEVEL, SHAPE[1])
+                won, tile_margin = first_of(times, weights)
+                exponent_won = tl.sum(tl.where(at_tile == won, exponents, 0), 0)
+                values = residual_of(
+                    (p_row, q_row), laws, rho, won, num_tiles, vocab_size, masked_id, 1
+                )
+                in_tile = scaled_weights(values, tl.full([1], 0, tl.int32) + exponent_won)
+                token, margin = race_tokens(tl.reshape(in_tile, (TILE,)), won, key, counter)
+                margin = tl.minimum(margin, tile_margin)
+            else:
+                # nothing is left of the residual: p itself, never the draft
+                top, total = load_stats(
+                    laws[0], p_stats[1] + place * num_tiles, num_tiles, SHAPE[1]
+                )
+                tile_weights = total * exp2_weight(top - laws[2], c)
+                token, margin = race(
+                    p_row, vocab_size, masked_id, c, tile_weights, key, counter, SHAPE[1]
+                )
+            test_margin = tl.where(is_block, failed_margin, tl.load(found[3] + place))
+            margin = tl.minimum(margin, test_margin)
+            margins = (margin, passed_margin, is_block)
+            emit(found, drafts, out, (first, n, b, end), token, margins, state, K, SHAPE[2])
+    elif (state != PENDING) & (chunk == 0):
+        token, margin = tl.load(found[1] + place), tl.load(found[3] + place)
+        margins = (tl.minimum(margin, failed_margin), passed_margin, is_block)
+        emit(found, drafts, out, (first, n, b, end), token, margins, state, K, SHAPE[2])
+
+
+@triton.jit
+def emit(
+    found, drafts, out, index, token, margins, state, K: tl.constexpr, ROWS: tl.constexpr
+):
+    """Writes what a request emits, and makes its rows pending again."""
+    R: tl.constexpr = K + 1
+    first, n, b, end = index
+    margin, passed_margin, is_block = margins
+    row = tl.arange(0, ROWS)
+    is_row = row < R
+    at = b * R + row
+    draft_ids = tl.load(drafts[0] + first + row, mask=(row < end) & (row < n), other=-1)
+    error = tl.maximum(state - ERROR, 0)
+    last_id = tl.where(error == 0, token, -1).to(tl.int64)
+    token_ids = tl.where(row < end, draft_ids.to(tl.int64), tl.where(row == end, last_id, -1))
+    leads = tl.load(found[3] + at, mask=row < end, other=0.0)
+    leads = tl.where(is_block & (row < end), passed_margin, leads)
+    leads = tl.where(row == end, tl.where(error == 0, margin, 0.0), leads)
+    tl.store(out[0] + at, token_ids, mask=is_row)
+    tl.store(out[1] + at, leads, mask=is_row)
+    is_ok = (error == 0).to(tl.int64)
+    stream = tl.where(end < n, _RESIDUAL, tl.where(n > 0, _BONUS, _TARGET))
+    # rule `block` reads every row that can stand, rule `token` those of the walk
+    is_walked = is_row & (row <= tl.where(is_block, n, end))
+    state_of = tl.load(found[0] + at, mask=is_walked, other=PENDING)
+    broken = tl.load(found[2] + at, mask=is_walked & (state_of != PENDING), other=0)
+    tl.store(out[2] + b, end)
+    tl.store(out[3] + b, end + is_ok)
+    tl.store(out[4] + b, stream.to(tl.int64) * is_ok)
+    tl.store(out[5] + b, error.to(tl.int64))
+    tl.store(out[6] + b, tl.sum(broken, 0).to(tl.int64))
+    # every load above is done before anything turns pending
+    tl.debug_barrier()
+    tl.store(found[0] + at, PENDING, mask=is_row)

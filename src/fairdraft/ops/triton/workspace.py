@@ -1,0 +1,36 @@
+"""Scratch memory of the kernels, kept between calls."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+class Workspace:
+    """Buffers of one device that grow and are used again, so that later calls allocate nothing.
+
+    Counters in it are zero between calls: kernels reset what they used. One workspace serves one
+    stream at a time, and a CUDA graph keeps using the one that it was captured with.
+    """
+
+    def __init__(self, device: torch.device | str) -> None:
+        self.device = torch.device(device)
+        self._buffers: dict[str, Tensor] = {}
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A buffer with anything in it."""
+        return self._take(name, shape, dtype, torch.empty)
+
+    def zeros(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A buffer of zeros that its users leave as zeros."""
+        return self._take(name, shape, dtype, torch.zeros)
+
+    def _take(self, name, shape, dtype, make) -> Tensor:
+        size = math.prod(shape)
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.numel() < size:
+            buffer = make(max(size, 1), dtype=dtype, device=self.device)
+            self._buffers[name] = buffer
+        return buffer[:size].view(shape)
