@@ -104,7 +104,8 @@ def _write_logprobs(rows: RowTable, result: Round, row: int, kept: int, tokenize
     num_top = int(rows["num_logprobs"][row])
     logprobs = rows.sequences[row].logprobs
     assert logprobs is not None
-    for entries in gather_logprobs(result.target_logits[row, :kept], token_ids, num_top):
+    logits = result.target_logits[row, :kept]
+    for entries in gather_logprobs(logits, token_ids.to(logits.device), num_top):
         logprobs.append(
             {
                 token_id: Logprob(value, rank, tokenizer.decode([token_id]) if tokenizer else None)

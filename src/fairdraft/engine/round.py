@@ -70,6 +70,10 @@ class RoundRunner:
         self.impl: Impl = impl
         self.trace = trace
         self.observer: Observer | None = None
+        # a trace needs what was raced, and is kept on the host
+        on_host = trace is not None or impl in ("cpu", "reference")
+        #: where logits are filtered, sampled and verified
+        self.device = torch.device("cpu") if on_host else target.device
         self.cache = target.new_cache()
         self.clock = Clock()
 
@@ -132,6 +136,7 @@ class RoundRunner:
             num_steps=int(limits.max()),
             impl=self.impl,
             trace=self.trace,
+            device=self.device,
         )
         proposal = speculator.propose(
             DraftState(rows.token_ids[: rows.num_rows], anchor, limits, sampler)
@@ -157,14 +162,14 @@ class RoundRunner:
             self.cache,
             num_tokens=proposal.num_draft_tokens + 1,
         )
-        # ids past the vocabulary are padding of the head; what is sampled is sampled on the host
-        return logits[..., : self.target.vocab_size].cpu()
+        # ids past the vocabulary are padding of the head
+        return logits[..., : self.target.vocab_size].to(self.device)
 
     def _verify(self, rows: RowTable, proposal: Proposal, logits: Tensor) -> Round:
         target_logits = self._filter(rows, logits)
         verdict = ops.verify_chain(
             target_logits,
-            proposal.token_ids,
+            proposal.token_ids.to(self.device),
             proposal.num_draft_tokens,
             draft_logits=proposal.draft_logits,
             key=np.ascontiguousarray(rows["key"]),
@@ -176,7 +181,7 @@ class RoundRunner:
             rule=self.rule,
             impl=self.impl,
             trace=self.trace,
-        )
+        ).cpu()
         accepted = verdict.num_accepted_tokens.numpy()
         emitted = verdict.num_emitted_tokens.numpy()
         errors = {
@@ -204,7 +209,7 @@ class RoundRunner:
         if not len(chosen):
             return logits
         width = logits.shape[1]
-        index = torch.from_numpy(chosen)
+        index = torch.from_numpy(chosen).to(logits.device)
         kept = ops.filter_logits(
             logits[index].flatten(0, 1),
             temperature=np.repeat(rows["temperature"][chosen], width),
@@ -228,13 +233,17 @@ def _observation(
         temperature=rows["temperature"],
         draft_token_ids=proposal.token_ids.numpy(),
         num_draft_tokens=proposal.num_draft_tokens.numpy(),
-        draft_logits=proposal.draft_logits,
+        draft_logits=_host(proposal.draft_logits),
         token_ids=verdict.token_ids.numpy(),
         num_accepted_tokens=verdict.num_accepted_tokens.numpy(),
         num_emitted_tokens=verdict.num_emitted_tokens.numpy(),
-        raw_target_logits=raw,
-        target_logits=filtered,
+        raw_target_logits=raw.cpu(),
+        target_logits=filtered.cpu(),
     )
+
+
+def _host(laws: Tensor | ops.SparseLogits | None) -> Tensor | ops.SparseLogits | None:
+    return laws.cpu() if isinstance(laws, Tensor) else laws
 
 
 def _sources(accepted: np.ndarray, last: np.ndarray, width: int) -> np.ndarray:

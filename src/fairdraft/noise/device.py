@@ -5,6 +5,7 @@ that an audit can plant another layout and leave the rest of the path as it is.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Ops over logits whose random numbers have addresses; loads torch and numpy, nothing heavier."""
 
-from fairdraft.ops.dispatch import Impl
+from fairdraft.ops.device_address import DeviceAddress
+from fairdraft.ops.dispatch import Arithmetic, Impl
 from fairdraft.ops.filters import filter_logits
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
 from fairdraft.ops.sample import Sampled, TileStats, sample
@@ -9,7 +10,9 @@ from fairdraft.ops.verify import SparseLogits, verify_chain
 
 __all__ = [
     "PLACEHOLDER_TOKEN_ID",
+    "Arithmetic",
     "DecisionWeights",
+    "DeviceAddress",
     "Impl",
     "RowError",
     "Sampled",

@@ -46,7 +46,8 @@ def filter_logits(
         top_p: Keep the fewest tokens whose mass reaches top_p, by (probability descending, id
             ascending), at least one; 1 or None is off.
         min_p: Keep tokens of at least min_p times the largest probability; 0 or None is off.
-        impl: "auto", "reference" or "cpu"; refused if it cannot run.
+        impl: "auto", "reference", "cpu" or "triton"; refused if it cannot run. Tensors on a GPU
+            are filtered there; their parameters come from the host.
 
     Returns:
         float32 [B, V], dropped tokens at -inf. Rows with NaN, +inf or no token come back as they
@@ -58,9 +59,18 @@ def filter_logits(
     Noise:
         None.
     """
+    where = logits.device if isinstance(logits, Tensor) else torch.device("cpu")
+    backend = resolve_impl(impl, where)
+    if backend == "triton":
+        from fairdraft.ops.triton.filters import filter_on_device
+        from fairdraft.ops.triton.sampling import check_logits
+
+        check_logits("logits", logits, dims=2)
+        params = filter_params(len(logits), temperature, top_k, top_p, min_p)
+        return filter_on_device(logits, params)
     values = rows.as_rows("logits", logits, dims=2)
     params = filter_params(len(values), temperature, top_k, top_p, min_p)
-    if resolve_impl(impl) == "cpu":
+    if backend == "cpu":
         from fairdraft.ops.cpu.filters import keep_cpu as keep
     else:
         keep = keep_reference

@@ -6,7 +6,7 @@ Axes: B rows, V vocabulary, T tiles.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -16,9 +16,13 @@ from fairdraft.noise import Address, Trace
 from fairdraft.noise.trace import digest
 from fairdraft.ops import rows
 from fairdraft.ops.arithmetic import TILE, flat_weights, row_weights
-from fairdraft.ops.dispatch import Impl, resolve_impl
+from fairdraft.ops.device_address import DeviceAddress
+from fairdraft.ops.dispatch import Arithmetic, Impl, resolve_arithmetic, resolve_impl
 from fairdraft.ops.race import flat_race, race
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
+
+if TYPE_CHECKING:
+    from fairdraft.ops.triton.workspace import Workspace
 
 Method = Literal["race", "gumbel"]
 
@@ -59,28 +63,38 @@ class Sampled:
 
 def sample(
     logits: Tensor,
-    address: Address,
+    address: Address | DeviceAddress,
     *,
     temperature: float | Tensor | np.ndarray = 1.0,
     method: Method = "race",
     impl: Impl = "auto",
+    arithmetic: Arithmetic = "auto",
     return_stats: bool = False,
     trace: Trace | None = None,
+    out: Sampled | None = None,
+    workspace: Workspace | None = None,
+    validate: bool = True,
 ) -> Sampled:
     """Draws one token from each row of logits with the noise at each row's address.
 
     Args:
         logits: Floating point [B, V]; -inf excludes a token. Not divided by temperature.
-        address: B addresses from `fairdraft.noise.address`.
+        address: B addresses from `fairdraft.noise.address`, or the fields of them on the device.
         temperature: Scalar or [B], 0..1e8; below 1e-5 the row is greedy (ties to the lowest id).
         method: "race" (two levels, the default) or "gumbel" (a number for every token).
-        impl: "auto", "reference" or "cpu"; refused if it cannot run.
+        impl: "auto", "reference", "cpu" or "triton"; refused if it cannot run. Tensors on a GPU
+            are sampled there, and the call does not wait for it.
+        arithmetic: "portable" gives the same tokens on every backend; "fast", the GPU's default,
+            differs at near ties alone (chance 2e-6 a draw).
         return_stats: Also return the tile statistics of the pass.
-        trace: Records every address with a digest of what was raced.
+        trace: Records every address with a digest of what was raced; on a GPU it waits.
+        out: Result of an earlier call to write into (GPU).
+        workspace: Scratch of earlier calls; with `out` a call allocates nothing (GPU).
+        validate: False skips the checks, for calls that were checked before (GPU).
 
     Returns:
-        Sampled. A row that holds NaN or +inf, or has no token left, gets an error code and
-        token -1; the other rows are untouched.
+        Sampled, on the device of the logits. A row that holds NaN or +inf, or has no token left,
+        gets an error code and token -1; the other rows are untouched.
 
     Raises:
         ValueError: If a shape, dtype or parameter is out of range.
@@ -91,14 +105,38 @@ def sample(
     Law:
         softmax(logits / temperature) for each row, to the arithmetic in `docs/derivation.md`.
     """
+    check_method(method)
+    where = logits.device if isinstance(logits, Tensor) else torch.device("cpu")
+    backend = resolve_impl(impl, where)
+    arithmetic = resolve_arithmetic(arithmetic, backend)
+    if backend == "triton":
+        from fairdraft.ops.triton.sampling import sample_on_device
+
+        drawn = sample_on_device(
+            logits,
+            address,
+            temperature=temperature,
+            method=method,
+            arithmetic=arithmetic,
+            return_stats=return_stats,
+            out=out,
+            workspace=workspace,
+            validate=validate,
+        )
+        if trace is not None:
+            _record(trace, logits, address, temperature, drawn)
+        return drawn
+    if out is not None or workspace is not None:
+        raise ValueError("out and workspace are for tensors on a GPU; leave them out on the CPU")
     values = rows.as_rows("logits", logits, dims=2)
     count = len(values)
+    if isinstance(address, DeviceAddress):
+        address = address.to_host(count)
     if len(address) != count:
         raise ValueError(f"address names {len(address)} draws for {count} rows; give one a row")
-    check_method(method)
     scales = rows.temperature_scales("temperature", temperature, count)
     stats = _empty_stats(count, values.shape[1]) if return_stats else None
-    if resolve_impl(impl) == "cpu":
+    if backend == "cpu":
         from fairdraft.ops.cpu.sample import sample_cpu as implementation
     else:
         implementation = sample_reference
@@ -112,6 +150,20 @@ def sample(
         torch.from_numpy(error),
         None if stats is None else TileStats(*(torch.from_numpy(part) for part in stats)),
     )
+
+
+def _record(
+    trace: Trace, logits: Tensor, address: Address | DeviceAddress, temperature: Any, drawn: Sampled
+) -> None:
+    """Records a device's draws, from copies on the host."""
+    values = rows.as_rows("logits", logits.cpu(), dims=2)
+    if isinstance(address, DeviceAddress):
+        address = address.to_host(len(values))
+    if isinstance(temperature, Tensor):
+        temperature = temperature.cpu()
+    scales = rows.temperature_scales("temperature", temperature, len(values))
+    chosen = np.flatnonzero((scales > 0) & (drawn.error.cpu().numpy() == RowError.NONE))
+    trace.record(address[chosen], [digest(values[b], scales[b]) for b in chosen])
 
 
 def check_method(method: Method) -> None:

@@ -5,7 +5,7 @@ Axes: B rows, K drafts, V vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -45,7 +45,7 @@ class Verdict:
             `block` accepts by one test, whose margin all accepted drafts share.
         error: int64 [B], a `RowError` each; only rows that the walk read count.
         num_broken: How many sampled drafts had q = 0, a broken contract; they were rejected, and
-            the round's law is not the target's.
+            the round's law is not the target's. On a GPU int64 [B], else one number.
         weights: DecisionWeights if asked for.
     """
 
@@ -55,5 +55,14 @@ class Verdict:
     last_stream: Tensor
     margin: Tensor
     error: Tensor
-    num_broken: int
+    num_broken: int | Tensor
     weights: DecisionWeights | None = None
+
+    def cpu(self) -> Verdict:
+        """The same on the host; waits for the device if it was decided on one."""
+        if self.token_ids.is_cpu:
+            return self
+        moved = {
+            name: value.cpu() for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -19,10 +19,13 @@ from fairdraft.noise import Stream, Trace
 from fairdraft.noise.address import as_keys
 from fairdraft.ops import chain_trace, rows, rules
 from fairdraft.ops.chain_inputs import ChainInputs, ChainOutputs
-from fairdraft.ops.dispatch import Impl, resolve_impl
+from fairdraft.ops.dispatch import Arithmetic, Impl, resolve_arithmetic, resolve_impl
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
-from fairdraft.ops.sample import Method, check_method
+from fairdraft.ops.sample import Method, TileStats, check_method
 from fairdraft.ops.verdict import DecisionWeights, Verdict
+
+if TYPE_CHECKING:
+    from fairdraft.ops.triton.workspace import Workspace
 
 Rule = Literal["token", "block"]
 
@@ -52,7 +55,11 @@ def verify_chain(
     method: Method = "race",
     return_weights: bool = False,
     impl: Impl = "auto",
+    arithmetic: Arithmetic = "auto",
+    draft_stats: TileStats | None = None,
     trace: Trace | None = None,
+    workspace: Workspace | None = None,
+    validate: bool = True,
 ) -> Verdict:
     """Accepts a prefix of each chain of drafts and samples the one token that follows it.
 
@@ -77,13 +84,19 @@ def verify_chain(
         method: How tokens are drawn: "race", or "gumbel" (a number for every token); see
             `ops.sample`. Up to 512 ids both give the same tokens.
         return_weights: Also return the noise-free decision weights (for tests: B (K+1) V float64).
-        impl: "auto", "reference" or "cpu"; refused if it cannot run.
-        trace: Records every address used with a digest of what was tested or raced.
+        impl: "auto", "reference", "cpu" or "triton"; refused if it cannot run. Tensors on a GPU
+            are verified there, and the call does not wait for it.
+        arithmetic: As in `ops.sample`.
+        draft_stats: Statistics of the drafts' rows from their own sampling, B K rows in order; q's
+            rows are then read only where a draft was rejected (GPU).
+        trace: Records every address used with a digest of what was tested or raced (CPU).
+        workspace, validate: As in `ops.sample` (GPU).
 
     Returns:
-        Verdict. A row that the walk reads and that holds NaN, +inf or no token is an error of its
-        request: accepted tokens stand, nothing follows them. Rule "block" reads every row up to a
-        draft that cannot stand before it accepts any, so there nothing is emitted.
+        Verdict, on the device of the logits. A row that the walk reads and that holds NaN, +inf or
+        no token is an error of its request: accepted tokens stand, nothing follows them. Rule
+        "block" reads every row up to a draft that cannot stand before it accepts any, so there
+        nothing is emitted.
 
     Raises:
         ValueError: If a shape, dtype or parameter is out of range.
@@ -101,6 +114,30 @@ def verify_chain(
     """
     if rule not in ("token", "block"):
         raise ValueError(f"rule = {rule!r} is not built in this release; use 'token' or 'block'")
+    check_method(method)
+    where = target_logits.device if isinstance(target_logits, Tensor) else torch.device("cpu")
+    backend = resolve_impl(impl, where)
+    arithmetic = resolve_arithmetic(arithmetic, backend)
+    if backend == "triton":
+        from fairdraft.ops.triton.verification import verify_on_device
+
+        _refuse_on_device(method=method != "race", return_weights=return_weights, trace=trace)
+        return verify_on_device(
+            target_logits,
+            draft_token_ids,
+            num_draft_tokens,
+            draft_logits=draft_logits,
+            at=(key, anchor, sample),
+            temperatures=(temperature, draft_temperature),
+            marks=(point_mass, forbidden),
+            is_block=rule == "block",
+            arithmetic=arithmetic,
+            draft_stats=draft_stats,
+            workspace=workspace,
+            validate=validate,
+        )
+    if draft_stats is not None or workspace is not None:
+        raise ValueError("draft_stats and workspace are for tensors on a GPU; leave them out")
     inputs = _chain_inputs(
         target_logits,
         draft_token_ids,
@@ -110,10 +147,9 @@ def verify_chain(
         (point_mass, forbidden),
         (key, anchor, sample),
     )
-    check_method(method)
     if method != "race":
         inputs = inputs._replace(method=method)
-    is_cpu = resolve_impl(impl) == "cpu"
+    is_cpu = backend == "cpu"
     outputs = _empty_outputs(*inputs.target.shape[:2])
     num_tested = _implementation(rule, is_cpu)(inputs, outputs)
     last_stream = _last_stream(inputs, outputs)
@@ -130,6 +166,14 @@ def verify_chain(
         int(outputs.num_broken.sum()),
         weights,
     )
+
+
+def _refuse_on_device(**asked: Any) -> None:
+    for name, value in asked.items():
+        if value:
+            raise ValueError(
+                f"{name} is not built for tensors on a GPU; verify .cpu() tensors with it"
+            )
 
 
 def _implementation(rule: Rule, is_cpu: bool) -> Callable[..., Any]:

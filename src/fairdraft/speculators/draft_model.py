@@ -46,7 +46,7 @@ class DraftModelSpeculator:
         self._cache = model.new_cache()
         self._num_cached = np.zeros(1, np.int64)
         self._num_fed = np.zeros(0, np.int64)
-        self._laws = np.empty(0, np.float32)
+        self._laws = torch.empty(0)
 
     def propose(self, state: DraftState) -> Proposal:
         """Drafts `max_draft_tokens` for each row, fewer where the draft's own context ends.
@@ -64,7 +64,7 @@ class DraftModelSpeculator:
             return Proposal.empty(state.num_rows)
         # filled through NumPy, which writes a few numbers several times faster than torch
         drafts = np.full((state.num_rows, num_steps), PLACEHOLDER_TOKEN_ID)
-        laws = None if self.greedy else self._law_buffer(state.num_rows, num_steps)
+        laws = None if self.greedy else self._law_buffer(state.num_rows, num_steps, state.sampler.device)
         errors: dict[int, str] = {}
         rows = np.flatnonzero(counts > 0)
         num_shared = int(counts[rows].min())
@@ -76,12 +76,13 @@ class DraftModelSpeculator:
                     break
             if step > 1:
                 logits = self._feed_drafts(drafts[:, step - 2], anchor + step - 2, rows)
-            law = self.vocabulary.fit(logits)
+            law = self.vocabulary.fit(logits.to(state.sampler.device))
             drawn = state.sampler.draw(law, step, rows, greedy=self.greedy)
             index = slice(None) if len(rows) == state.num_rows else rows
             drafts[index, step - 1] = drawn.token_ids.numpy()
             if laws is not None:
-                laws[index, step - 1] = drawn.logits.numpy()
+                place = index if isinstance(index, slice) else torch.from_numpy(index)
+                laws[place, step - 1] = drawn.logits
             error = drawn.error.numpy()
             if error.any():
                 errors |= self._note_errors(rows, error, step)
@@ -89,7 +90,7 @@ class DraftModelSpeculator:
         return Proposal(
             torch.from_numpy(drafts),
             torch.from_numpy(counts),
-            None if laws is None else torch.from_numpy(laws),
+            laws,
             errors=errors or None,
         )
 
@@ -165,14 +166,14 @@ class DraftModelSpeculator:
             self._cache,
             num_tokens=None if num_tokens is None else torch.from_numpy(num_tokens),
             last_only=True,
-        ).cpu()
+        )
 
-    def _law_buffer(self, num_rows: int, num_steps: int) -> np.ndarray:
+    def _law_buffer(self, num_rows: int, num_steps: int, device: torch.device) -> Tensor:
         shape = (num_rows, num_steps, self.vocabulary.target_size)
         size = math.prod(shape)
-        if self._laws.size < size:
-            self._laws = np.empty(size, np.float32)
-        return self._laws[:size].reshape(shape)
+        if self._laws.numel() < size or self._laws.device != device:
+            self._laws = torch.empty(size, device=device)
+        return self._laws[:size].view(shape)
 
     def _note_errors(self, rows: np.ndarray, error: np.ndarray, step: int) -> dict[int, str]:
         return {
@@ -184,4 +185,4 @@ class DraftModelSpeculator:
 
 
 def _pick(logits: Tensor, rows: np.ndarray) -> Tensor:
-    return logits if len(rows) == len(logits) else logits[torch.from_numpy(rows)]
+    return logits if len(rows) == len(logits) else logits[torch.from_numpy(rows).to(logits.device)]

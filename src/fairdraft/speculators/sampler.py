@@ -20,9 +20,9 @@ class Drawn:
     """One draft for each row.
 
     Attributes:
-        token_ids: [B], int64; PLACEHOLDER_TOKEN_ID where `error` is set.
+        token_ids: [B], int64, on the host; PLACEHOLDER_TOKEN_ID where `error` is set.
         logits: The law that was sampled, at the row's temperature [B, V]; the numbers themselves.
-        error: [B], int64; 0 where a token was drawn.
+        error: [B], int64, on the host; 0 where a token was drawn.
     """
 
     token_ids: Tensor
@@ -45,6 +45,7 @@ class SharedSampler:
         impl: Implementation of the ops.
         method: How tokens are drawn; see `ops.sample`.
         trace: Records every draw, or None.
+        device: Where logits are sampled.
     """
 
     key: np.ndarray
@@ -59,6 +60,7 @@ class SharedSampler:
     impl: Impl = "auto"
     method: Method = "race"
     trace: Trace | None = None
+    device: torch.device = torch.device("cpu")
 
     def draw(self, logits: Tensor, step: int, rows: np.ndarray, *, greedy: bool = False) -> Drawn:
         """Draws draft `step` of the given rows.
@@ -96,7 +98,7 @@ class SharedSampler:
             impl=self.impl,
             trace=self.trace,
         )
-        return Drawn(drawn.token_ids, logits, drawn.error)
+        return Drawn(drawn.token_ids.cpu(), logits, drawn.error.cpu())
 
     @cached_property
     def _has_filter(self) -> bool:
@@ -122,7 +124,7 @@ class SharedSampler:
         if not len(chosen):
             return logits
         at = rows[chosen]
-        index = torch.from_numpy(chosen)
+        index = torch.from_numpy(chosen).to(logits.device)
         kept = ops.filter_logits(
             logits[index],
             temperature=self.temperature[at],

@@ -5,6 +5,7 @@ kernels that use it are compiled with fp fusion off. `fast` takes the hardware's
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ the end, so a row is read once; `portable` needs the row's maximum first. Axes: 
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import triton
 import triton.language as tl
 
 from fairdraft.noise.device import TOKEN_LEVEL, exponentials
-from fairdraft.ops.triton.arithmetic import TILE, exp2_weight, temperature_scale
+from fairdraft.ops.triton.arithmetic import exp2_weight, temperature_scale
 from fairdraft.ops.triton.reading import is_last, load_field, load_tiles
 
 _INF = tl.constexpr(float("inf"))

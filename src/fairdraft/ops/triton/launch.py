@@ -19,18 +19,15 @@ from fairdraft.ops.triton.sample import pick_kernel, stats_kernel
 from fairdraft.ops.triton.workspace import Workspace
 
 Arithmetic = Literal["fast", "portable"]
-#: fewer programs than this leave multiprocessors idle, so rows are cut finer
-_ENOUGH_PROGRAMS = 528
-NUM_WARPS = 4
-PICK_WARPS = 4
+#: programs that keep every multiprocessor busy, with one warp each and with four tiles each
+_ENOUGH, _PLENTY = 512, 2048
 
 
-def tiles_a_program(num_rows: int, num_tiles: int) -> int:
-    """Tiles that one program reads: four, or fewer where rows are few."""
-    for tiles in (4, 2):
-        if num_rows * -(-num_tiles // tiles) >= _ENOUGH_PROGRAMS:
-            return tiles
-    return 1 if num_tiles == 1 else 2
+def program_shape(num_rows: int, num_tiles: int) -> tuple[int, int]:
+    """Tiles and warps of a program that reads rows: one warp, so that no sum crosses warps."""
+    if num_rows * -(-num_tiles // 4) >= _PLENTY:
+        return 4, 1
+    return (2, 1) if num_rows * -(-num_tiles // 2) >= _ENOUGH else (1, 1)
 
 
 def max_tiles(num_tiles: int) -> int:
@@ -82,10 +79,13 @@ def launch_sample(
     workspace: Workspace,
     address: Any = pack_counter,
 ) -> None:
-    """Runs `stats_kernel` and `pick_kernel`, and `flat_kernel` after them for a `portable` flat race."""
+    """Runs `stats_kernel` and `pick_kernel`, and `flat_kernel` for a `portable` flat race."""
     count, vocab_size = logits.shape
     num_tiles = -(-vocab_size // TILE)
-    tiles = tiles_a_program(count, num_tiles)
+    # noise for every token is arithmetic, which more warps spread
+    tiles, warps = (min(4, num_tiles), 4) if is_flat else program_shape(count, num_tiles)
+    if is_flat and tiles == 3:
+        tiles = 2
     num_chunks = -(-num_tiles // tiles)
     is_fast = arithmetic == "fast"
     is_second_pass = is_flat and not is_fast
@@ -96,6 +96,7 @@ def launch_sample(
     tensors, strides = fields[0], (*fields[1], temperature[1])
     grid = (count * num_chunks,)
     pdl = has_pdl(logits.device)
+    options = launch_options(pdl)
     stats_kernel[grid](
         logits,
         logits.stride(0),
@@ -111,9 +112,7 @@ def launch_sample(
         IS_FLAT=is_flat and is_fast,
         TILES=tiles,
         HAS_PDL=pdl,
-        num_warps=NUM_WARPS,
-        enable_fp_fusion=False,
-        **({"launch_pdl": True} if pdl else {}),
+        **options | {"num_warps": warps},
     )
     pick_kernel[(count,)](
         logits,
@@ -132,9 +131,7 @@ def launch_sample(
         HAS_ROW_STATS=has_row_stats,
         MAX_TILES=max_tiles(num_tiles),
         HAS_PDL=pdl,
-        num_warps=PICK_WARPS,
-        enable_fp_fusion=False,
-        **({"launch_pdl": True} if pdl else {}),
+        **options | {"num_warps": 4},
     )
     if is_second_pass:
         done = workspace.zeros("done", (count,), torch.int32)
@@ -153,9 +150,16 @@ def launch_sample(
             ADDRESS=address,
             TILES=tiles,
             MAX_CHUNKS=max_tiles(num_chunks),
-            num_warps=NUM_WARPS,
-            enable_fp_fusion=False,
+            **launch_options(False) | {"num_warps": warps},
         )
+
+
+def launch_options(pdl: bool) -> dict[str, Any]:
+    """Options of every launch: `portable` arithmetic allows no contraction."""
+    options: dict[str, Any] = {"enable_fp_fusion": False}
+    if pdl:
+        options["launch_pdl"] = True
+    return options
 
 
 @cache

@@ -5,6 +5,7 @@ maximum and its total. Axes: T tiles.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
 
 from __future__ import annotations
 
@@ -100,7 +101,17 @@ def request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c):
 
 
 @triton.jit
-def residual_of(rows, laws, rho, chunk, num_tiles, vocab_size, masked_id, TILES: tl.constexpr):
+def residual_of(
+    rows,
+    laws,
+    rho,
+    chunk,
+    num_tiles,
+    vocab_size,
+    masked_id,
+    TILES: tl.constexpr,
+    IS_BLOCK: tl.constexpr,
+):
     """max(rho p - q, 0) of TILES tiles [TILES, TILE] in float64."""
     p_row, q_row = rows
     p_tile_max, p_c, p_max, p_sum, q_tile_max, q_c, q_max, q_sum = laws
@@ -113,6 +124,6 @@ def residual_of(rows, laws, rho, chunk, num_tiles, vocab_size, masked_id, TILES:
     q_top = tl.load(q_tile_max + tile, mask=is_tile, other=-_INF)
     p = probabilities(tl.reshape(x, (TILES, TILE)), p_top, p_c, p_max, p_sum)
     q = probabilities(tl.reshape(y, (TILES, TILE)), q_top, q_c, q_max, q_sum)
-    return tl.maximum(rho * p - q, 0.0)
-
-
+    if IS_BLOCK:
+        p = rho * p
+    return tl.maximum(p - q, 0.0)

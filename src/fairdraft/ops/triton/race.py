@@ -4,6 +4,7 @@ Axes: T tiles padded to MAX_TILES, C ids of the winning tile.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
 
 from __future__ import annotations
 
@@ -67,9 +68,7 @@ def race_in_tile(row_ptr, vocab_size, masked_id, c, tile, key, counter):
 
 
 @triton.jit
-def race(
-    row_ptr, vocab_size, masked_id, c, tile_weights, key, counter, MAX_TILES: tl.constexpr
-):
+def race(row_ptr, vocab_size, masked_id, c, tile_weights, key, counter, MAX_TILES: tl.constexpr):
     """Draws a token of a row from the weights of its tiles: id and margin."""
     times = exponentials(key, counter, 0, TILE_LEVEL, MAX_TILES)
     tile, tile_margin = first(times, tile_weights)

@@ -4,6 +4,7 @@ Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
 
 from __future__ import annotations
 
@@ -11,20 +12,9 @@ import triton
 import triton.language as tl
 
 from fairdraft.noise import Stream
+from fairdraft.noise.device import TILE_LEVEL, exponentials
 from fairdraft.ops.triton.arithmetic import TILE, exp2_weight
 from fairdraft.ops.triton.block import block_end
-from fairdraft.ops.triton.chain import (
-    DRAWN,
-    ERROR,
-    PENDING,
-    REJECTED,
-    final_address,
-    masked_token,
-    request_span,
-    row_places,
-    scales,
-)
-from fairdraft.noise.device import TILE_LEVEL, exponentials
 from fairdraft.ops.triton.law import (
     NO_EXPONENT,
     request_laws,
@@ -41,11 +31,57 @@ from fairdraft.ops.triton.reading import (
     load_stats,
     wait_for_previous,
 )
+from fairdraft.ops.triton.request import (
+    ERROR,
+    PENDING,
+    REJECTED,
+    final_address,
+    masked_token,
+    request_span,
+    row_places,
+    scales,
+)
 
 _TARGET, _RESIDUAL, _BONUS = (
     tl.constexpr(int(s)) for s in (Stream.TARGET, Stream.RESIDUAL, Stream.BONUS)
 )
 _INF = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def replacement(
+    rows,
+    laws,
+    residual,
+    p_tile_sum,
+    sizes,
+    key,
+    counter,
+    MAX_TILES: tl.constexpr,
+    IS_BLOCK: tl.constexpr,
+):
+    """Draws from the residual whose tiles are known, or from p where nothing is left of it."""
+    rho, num_tiles, vocab_size, masked_id = sizes
+    tile = tl.arange(0, MAX_TILES)
+    is_tile = tile < num_tiles
+    exponents = tl.load(residual[0] + tile, mask=is_tile, other=NO_EXPONENT, cache_modifier=".cg")
+    sums = tl.load(residual[1] + tile, mask=is_tile, other=0.0, cache_modifier=".cg")
+    weights, is_there = residual_weights(exponents, sums)
+    if is_there:
+        times = exponentials(key, counter, 0, TILE_LEVEL, MAX_TILES)
+        won, tile_margin = first_of(times, weights)
+        exponent = tl.sum(tl.where(tile == won, exponents, 0), 0)
+        values = residual_of(rows, laws, rho, won, num_tiles, vocab_size, masked_id, 1, IS_BLOCK)
+        in_tile = scaled_weights(values, tl.full([1], 0, tl.int32) + exponent)
+        token, margin = race_tokens(tl.reshape(in_tile, (TILE,)), won, key, counter)
+        margin = tl.minimum(margin, tile_margin)
+    else:
+        top, total = load_stats(laws[0], p_tile_sum, num_tiles, MAX_TILES)
+        tile_weights = total * exp2_weight(top - laws[2], laws[1])
+        token, margin = race(
+            rows[0], vocab_size, masked_id, laws[1], tile_weights, key, counter, MAX_TILES
+        )
+    return token, margin
 
 
 @triton.jit
@@ -59,6 +95,7 @@ def resolve_kernel(
     q_stats,  # the same of drafts
     found,  # state, token, broken int32 [B, R], margin, p_x, q_x float64 [B, R]
     tests,  # of rule `block`: state int32, margin float64, units int64 [B, R]
+    path,  # of rule `block`: stop, state int32 [B], rho float64 [B, R]
     residual,  # exponent int32 [B, T], tile_sum float32 [B, T]
     out,  # token_ids, margin [B, R], num_accepted, num_emitted, last_stream, error, broken [B]
     done_ptr,  # int32 [B], zeros before and after
@@ -72,17 +109,17 @@ def resolve_kernel(
 ):
     R: tl.constexpr = K + 1
     TILES: tl.constexpr = SHAPE[0]
-    _, vocab_size, num_tiles = sizes
+    vocab_size, num_tiles = sizes[1], sizes[2]
     num_chunks = (num_tiles + TILES - 1) // TILES
     b = (tl.program_id(0) // num_chunks).to(tl.int64)
     chunk = tl.program_id(0) % num_chunks
     wait_for_previous(HAS_PDL)
     let_next_start(HAS_PDL)
-    first, n = request_span(drafts, b, K, MODE[0])
+    # all of this is asked for at once: one trip to memory
     row = tl.arange(0, SHAPE[2])
-    state = tl.load(
-        found[0] + b * R + row, mask=row <= n, other=PENDING, cache_modifier=".cg"
-    )
+    state = tl.load(found[0] + b * R + row, mask=row < R, other=PENDING, cache_modifier=".cg")
+    first, n = request_span(drafts, b, K, MODE[0])
+    c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[3])
     end = tl.min(tl.where((state != 1) & (row <= n), row, SHAPE[2]), 0)
     state = tl.sum(tl.where(row == end, state, 0), 0)
     end = end.to(tl.int64)
@@ -90,55 +127,36 @@ def resolve_kernel(
     passed_margin, failed_margin = rho * _INF, rho * _INF
     is_block = b < 0
     if MODE[2]:
-        _, _, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[3])
         is_block = is_matched == 0
         if is_block & (state != PENDING):
             end, state, rho, passed_margin, failed_margin = block_end(
-                found, tests, b, n, K, SHAPE[2]
+                path, tests, b, n, K, SHAPE[2]
             )
     place = b * R + end
     if state == REJECTED:
         p_row, q_row, q_place = row_places(target, draft, first, b, end, K, MODE[0])
-        _, _, masked_id = masked_token(drafts, first, end, n, vocab_size, MODE[5])
-        c, draft_c, _ = scales(temperatures, drafts, b, STRIDES, MODE[3])
+        masked_id = masked_token(drafts, first, end, n, vocab_size, MODE[5])[2]
         laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c)
         values = residual_of(
-            (p_row, q_row), laws, rho, chunk, num_tiles, vocab_size, masked_id, TILES
+            (p_row, q_row), laws, rho, chunk, num_tiles, vocab_size, masked_id, TILES, MODE[2]
         )
         exponent, tile_sum = residual_tiles(values)
         tile = chunk * TILES + tl.arange(0, TILES)
         tl.store(residual[0] + b * num_tiles + tile, exponent, mask=tile < num_tiles)
         tl.store(residual[1] + b * num_tiles + tile, tile_sum, mask=tile < num_tiles)
         if is_last(done_ptr + b, num_chunks):
-            key, counter, _ = final_address(at, b, end, n, STRIDES, ADDRESS)
-            at_tile = tl.arange(0, SHAPE[1])
-            is_tile = at_tile < num_tiles
-            base = b * num_tiles + at_tile
-            exponents = tl.load(
-                residual[0] + base, mask=is_tile, other=NO_EXPONENT, cache_modifier=".cg"
+            key, counter, is_good = final_address(at, b, end, n, STRIDES, ADDRESS)
+            token, margin = replacement(
+                (p_row, q_row),
+                laws,
+                (residual[0] + b * num_tiles, residual[1] + b * num_tiles),
+                p_stats[1] + place * num_tiles,
+                (rho, num_tiles, vocab_size, masked_id),
+                key,
+                counter,
+                SHAPE[1],
+                MODE[2],
             )
-            sums = tl.load(residual[1] + base, mask=is_tile, other=0.0, cache_modifier=".cg")
-            weights, is_there = residual_weights(exponents, sums)
-            token, margin = tl.full([], -1, tl.int32), tl.full([], 0.0, tl.float64)
-            if is_there:
-                times = exponentials(key, counter, 0, TILE_LEVEL, SHAPE[1])
-                won, tile_margin = first_of(times, weights)
-                exponent_won = tl.sum(tl.where(at_tile == won, exponents, 0), 0)
-                values = residual_of(
-                    (p_row, q_row), laws, rho, won, num_tiles, vocab_size, masked_id, 1
-                )
-                in_tile = scaled_weights(values, tl.full([1], 0, tl.int32) + exponent_won)
-                token, margin = race_tokens(tl.reshape(in_tile, (TILE,)), won, key, counter)
-                margin = tl.minimum(margin, tile_margin)
-            else:
-                # nothing is left of the residual: p itself, never the draft
-                top, total = load_stats(
-                    laws[0], p_stats[1] + place * num_tiles, num_tiles, SHAPE[1]
-                )
-                tile_weights = total * exp2_weight(top - laws[2], c)
-                token, margin = race(
-                    p_row, vocab_size, masked_id, c, tile_weights, key, counter, SHAPE[1]
-                )
             test_margin = tl.where(is_block, failed_margin, tl.load(found[3] + place))
             margin = tl.minimum(margin, test_margin)
             margins = (margin, passed_margin, is_block)
@@ -150,9 +168,7 @@ def resolve_kernel(
 
 
 @triton.jit
-def emit(
-    found, drafts, out, index, token, margins, state, K: tl.constexpr, ROWS: tl.constexpr
-):
+def emit(found, drafts, out, index, token, margins, state, K: tl.constexpr, ROWS: tl.constexpr):
     """Writes what a request emits, and makes its rows pending again."""
     R: tl.constexpr = K + 1
     first, n, b, end = index

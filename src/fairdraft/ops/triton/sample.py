@@ -5,6 +5,7 @@ Axes: B rows, V vocabulary, T tiles.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
 
 from __future__ import annotations
 

@@ -15,9 +15,18 @@ from fairdraft.noise.device import pack_counter
 from fairdraft.ops.arithmetic import TILE
 from fairdraft.ops.triton.block import mass_kernel
 from fairdraft.ops.triton.chain import chain_kernel
-from fairdraft.ops.triton.launch import Arithmetic, has_pdl, max_tiles
+from fairdraft.ops.triton.launch import (
+    Arithmetic,
+    has_pdl,
+    launch_options,
+    max_tiles,
+    program_shape,
+)
 from fairdraft.ops.triton.resolve import resolve_kernel
 from fairdraft.ops.triton.workspace import Workspace
+
+#: programs that keep every multiprocessor busy with residuals
+_MANY_RESIDUALS = 1024
 
 
 class DeviceChain(NamedTuple):
@@ -66,6 +75,11 @@ def launch_verify(
         workspace.empty("test_margin", (rows,), torch.float64),
         workspace.zeros("test_units", (rows,), torch.int64),
     )
+    path = (
+        workspace.empty("path_stop", (count,), torch.int32),
+        workspace.empty("path_state", (count,), torch.int32),
+        workspace.empty("rho", (rows,), torch.float64),
+    )
     mode = (
         chain.is_flat,
         arithmetic == "fast",
@@ -77,12 +91,10 @@ def launch_verify(
     temperatures = tuple(t for t, _ in chain.temperatures)
     strides = (*chain.at[1], *(s for _, s in chain.temperatures), int(chain.point_mass is not None))
     pdl = has_pdl(chain.token_ids.device)
-    tiles, warps = CHAIN_SHAPE(rows, num_tiles)
+    tiles, warps = chain_shape(rows, num_tiles)
     common: dict[str, Any] = dict(
-        K=depth, MODE=mode, STRIDES=strides, ADDRESS=address, HAS_PDL=pdl, enable_fp_fusion=False
+        K=depth, MODE=mode, STRIDES=strides, ADDRESS=address, HAS_PDL=pdl, **launch_options(pdl)
     )
-    if pdl:
-        common["launch_pdl"] = True
     max_rows = next_power_of_2(depth + 1)
     inputs = (chain.target, chain.draft or chain.target, temperatures, drafts, chain.at[0])
     sizes = (count, vocab_size, num_tiles)
@@ -91,58 +103,60 @@ def launch_verify(
         p_stats,
         q_stats,
         found,
-        tests[0],
+        tests,
+        path,
         workspace.zeros("rows_done", (rows,), torch.int32),
+        workspace.zeros("requests_done", (count,), torch.int32),
         sizes,
         SHAPE=(tiles, max_tiles(num_tiles), max_rows),
-        num_warps=warps,
-        **common,
+        **common | {"num_warps": warps},
     )
-    if is_block and has_draft and depth:
-        tiles, warps = MASS_SHAPE(rows, num_tiles)
-        mass_kernel[(count * depth * -(-num_tiles // tiles),)](
+    if is_block and has_draft and depth > 1:
+        tiles, warps = residual_shape(rows, num_tiles)
+        mass_kernel[(count * (depth - 1) * -(-num_tiles // tiles),)](
             *inputs,
             p_stats,
             q_stats,
             found,
             tests,
+            path,
             workspace.zeros("masses_done", (rows,), torch.int32),
             sizes,
             SHAPE=(tiles, max_tiles(num_tiles), max_rows),
-            num_warps=warps,
-            **common,
+            **common | {"num_warps": warps},
         )
     residual = (
         workspace.empty("residual_exponent", (count, num_tiles), torch.int32),
         workspace.empty("residual_sum", (count, num_tiles), torch.float32),
     )
-    tiles, warps = RESOLVE_SHAPE(count, num_tiles)
+    tiles, warps = residual_shape(count, num_tiles)
     resolve_kernel[(count * -(-num_tiles // tiles),)](
         *inputs,
         p_stats,
         q_stats,
         found,
         tests,
+        path,
         residual,
         out,
         workspace.zeros("requests_done", (count,), torch.int32),
         sizes,
         SHAPE=(tiles, max_tiles(num_tiles), max_rows),
-        num_warps=warps,
-        **common,
+        **common | {"num_warps": warps},
     )
 
 
-def CHAIN_SHAPE(rows, num_tiles):
-    return (1, 4) if num_tiles == 1 else (4, 4)
+def chain_shape(num_rows: int, num_tiles: int) -> tuple[int, int]:
+    """Tiles and warps of a program that reads rows of the chain."""
+    tiles, warps = program_shape(num_rows, num_tiles)
+    return (tiles, warps) if tiles == 4 else (min(2, num_tiles), 4)
 
 
-def MASS_SHAPE(rows, num_tiles):
-    return (1, 4) if num_tiles == 1 else (2, 4)
-
-
-def RESOLVE_SHAPE(count, num_tiles):
-    return (1, 4) if num_tiles == 1 else (2, 4)
+def residual_shape(num_rows: int, num_tiles: int) -> tuple[int, int]:
+    """Tiles and warps of a program that computes a residual in float64."""
+    if num_rows * -(-num_tiles // 2) >= _MANY_RESIDUALS:
+        return 2, 1
+    return 1, 4
 
 
 def _stats(

@@ -1,0 +1,113 @@
+"""What the verification kernels share: a request's drafts, rows, addresses and parameters.
+
+Axes: B requests, K drafts, R = K + 1 rows, V vocabulary.
+"""
+
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from fairdraft.noise import Stream
+from fairdraft.noise.device import accept_uniform, is_in_range
+from fairdraft.ops.triton.arithmetic import temperature_scale
+from fairdraft.ops.triton.reading import load_field
+
+# what a row came to; ERROR plus a RowError is an error of the row
+PENDING, ACCEPTED, DRAWN, REJECTED, ERROR = (tl.constexpr(i) for i in range(5))
+_TARGET, _ACCEPT = tl.constexpr(int(Stream.TARGET)), tl.constexpr(int(Stream.ACCEPT))
+_RESIDUAL, _BONUS = tl.constexpr(int(Stream.RESIDUAL)), tl.constexpr(int(Stream.BONUS))
+_INF = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def request_span(drafts, b, K: tl.constexpr, IS_FLAT: tl.constexpr):
+    """Index of a request's first draft among all, and how many it has."""
+    if IS_FLAT:
+        end = tl.load(drafts[1] + b).to(tl.int64)
+        start = tl.load(drafts[1] + b - 1, mask=b > 0, other=0).to(tl.int64)
+        return start, end - start
+    return b * K, tl.load(drafts[1] + b).to(tl.int64)
+
+
+@triton.jit
+def row_places(target, draft, first, b, r, K: tl.constexpr, IS_FLAT: tl.constexpr):
+    """Pointers to row r of the target and to the draft's row, and the latter's index."""
+    if IS_FLAT:
+        p_row = target[0] + (first + b + r) * target[2]
+        q_row = draft[0] + (first + r) * draft[2]
+        q_place = first + r
+    else:
+        p_row = target[0] + b * target[1] + r * target[2]
+        q_row = draft[0] + b * draft[1] + r * draft[2]
+        q_place = b * K + r
+    return p_row, q_row, q_place
+
+
+@triton.jit
+def masked_token(drafts, first, r, n, vocab_size, HAS_FORBIDDEN: tl.constexpr):
+    """Draft r + 1, whether it is forbidden, and the id that is masked in its row (-1: none)."""
+    x = tl.load(drafts[0] + first + r, mask=r < n, other=-1).to(tl.int64)
+    is_forbidden = (x < 0) | (x >= vocab_size)
+    masked_id = tl.full([], -1, tl.int64)
+    if HAS_FORBIDDEN:
+        is_forbidden |= tl.load(drafts[3] + first + r, mask=r < n, other=0) != 0
+        masked_id = tl.where(is_forbidden, x, -1)
+    return x, is_forbidden, masked_id
+
+
+@triton.jit
+def final_address(at, b, r, n, STRIDES: tl.constexpr, ADDRESS: tl.constexpr):
+    """Key and counter of the token after row r, and whether the fields are in range."""
+    key, anchor = load_field(at, STRIDES, 0, b), load_field(at, STRIDES, 1, b)
+    sample = load_field(at, STRIDES, 2, b)
+    stream = tl.where(r < n, _RESIDUAL, tl.where(n > 0, _BONUS, _TARGET)).to(tl.int64)
+    shown = tl.where(n > 0, anchor, 0)
+    counter = ADDRESS(anchor + r, shown, stream, r, sample)
+    return key, counter, is_in_range(anchor + r, anchor, r, sample)
+
+
+@triton.jit
+def accept_number(at, b, r, STRIDES: tl.constexpr, ADDRESS: tl.constexpr):
+    """The uniform that tests draft r + 1."""
+    key, anchor = load_field(at, STRIDES, 0, b), load_field(at, STRIDES, 1, b)
+    sample = load_field(at, STRIDES, 2, b)
+    stream = tl.full([], _ACCEPT, tl.int64)
+    return accept_uniform(key, ADDRESS(anchor + r, anchor, stream, r + 1, sample))
+
+
+@triton.jit
+def scales(temperatures, drafts, b, STRIDES: tl.constexpr, HAS_DRAFT: tl.constexpr):
+    """c of target and draft, and whether the request is decided by sample-and-match."""
+    c = temperature_scale(tl.load(temperatures[0] + b * STRIDES[3]))
+    draft_c = c
+    is_matched = c == 0.0
+    if HAS_DRAFT:
+        draft_c = temperature_scale(tl.load(temperatures[1] + b * STRIDES[4]))
+        is_point_mass = tl.load(drafts[2] + b * STRIDES[5]) != 0
+        is_matched = is_matched | is_point_mass | (draft_c == 0.0)
+    else:
+        is_matched = b >= 0
+    return c, draft_c, is_matched
+
+
+@triton.jit
+def ends_before(states_ptr, b, r, R: tl.constexpr, MAX_ROWS: tl.constexpr):
+    """Whether an earlier row of the request is already known to end the walk."""
+    row = tl.arange(0, MAX_ROWS)
+    state = tl.load(states_ptr + b * R + row, mask=row < r, other=0, cache_modifier=".cv")
+    return tl.max(state, 0) > 1
+
+
+@triton.jit
+def draft_test(p_x, q_x, u):
+    """Twin of `rules.is_accepted`, and the test's margin."""
+    is_positive = (p_x > 0.0) & (q_x > 0.0)
+    is_accepted = is_positive & ((p_x >= q_x) | (u * q_x < p_x))
+    safe = tl.where(is_positive, u * q_x, 1.0)
+    passed = p_x / safe - 1.0
+    failed = tl.where(p_x > 0.0, u * q_x / tl.where(p_x > 0.0, p_x, 1.0) - 1.0, _INF)
+    return is_accepted, tl.where(is_accepted, passed, failed)

@@ -1,0 +1,183 @@
+"""`ops.verify_chain` on device tensors: checks, buffers and the launch.
+
+Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, C candidates of a sparse draft law.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairdraft.noise.address import NODE_BITS
+from fairdraft.ops.device_address import DeviceAddress, device_fields
+from fairdraft.ops.sample import TileStats
+from fairdraft.ops.triton.launch import Arithmetic, temperature_tensor
+from fairdraft.ops.triton.sampling import check_logits
+from fairdraft.ops.triton.verify import DeviceChain, launch_verify
+from fairdraft.ops.triton.workspace import Workspace
+from fairdraft.ops.verdict import Verdict
+
+
+def verify_on_device(
+    target_logits: Tensor,
+    draft_token_ids: Tensor,
+    num_draft_tokens: Any,
+    *,
+    draft_logits: Any,
+    at: tuple[Any, Any, Any],
+    temperatures: tuple[Any, Any],
+    marks: tuple[Tensor | None, Tensor | None],
+    is_block: bool,
+    arithmetic: Arithmetic,
+    draft_stats: TileStats | None = None,
+    workspace: Workspace | None = None,
+    validate: bool = True,
+) -> Verdict:
+    """See `ops.verify_chain`; nothing here waits for the device."""
+    device = target_logits.device
+    if validate:
+        check_logits("target_logits", target_logits, dims=3)
+    count, num_rows, vocab_size = target_logits.shape
+    depth = num_rows - 1
+    if validate:
+        _check_ids(draft_token_ids, (count, depth), device)
+    num_drafts = on_device("num_draft_tokens", num_draft_tokens, count, torch.int64, device)
+    draft = _draft(draft_logits, (count, depth, vocab_size), device) if depth else None
+    key, anchor, sample = (_integers(value, device) for value in at)
+    fields, strides = device_fields(
+        DeviceAddress(stream=0, key=key, position=anchor, sample=sample),
+        count,
+        device,
+        validate=validate,
+    )
+    target_temperature, draft_temperature = temperatures
+    first = temperature_tensor("temperature", target_temperature, count, device, validate=validate)
+    second = first
+    if draft_temperature is not None:
+        second = temperature_tensor(
+            "draft_temperature", draft_temperature, count, device, validate=validate
+        )
+    point_mass, forbidden = marks
+    out = _empty(count, num_rows, device)
+    chain = DeviceChain(
+        target=(target_logits, target_logits.stride(0), target_logits.stride(1)),
+        draft=None if draft is None else (draft, draft.stride(0), draft.stride(1)),
+        temperatures=(first, second),
+        token_ids=draft_token_ids,
+        num_drafts=num_drafts,
+        point_mass=None
+        if point_mass is None
+        else on_device("point_mass", point_mass, count, torch.bool, device),
+        forbidden=None if forbidden is None else forbidden.to(device).contiguous(),
+        at=((fields[0], fields[1], fields[5]), (strides[0], strides[1], strides[5])),
+        draft_stats=None
+        if draft_stats is None or draft is None
+        else (
+            draft_stats.tile_max,
+            draft_stats.tile_sum,
+            draft_stats.row_max,
+            draft_stats.row_sum,
+        ),
+        sizes=(count, depth, vocab_size),
+        is_flat=False,
+    )
+    if count:
+        launch_verify(
+            chain,
+            (
+                out.token_ids,
+                out.margin,
+                out.num_accepted_tokens,
+                out.num_emitted_tokens,
+                out.last_stream,
+                out.error,
+                out.num_broken,
+            ),
+            is_block=is_block,
+            arithmetic=arithmetic,
+            workspace=workspace or Workspace(device),
+        )
+    return out
+
+
+def on_device(name: str, values: Any, count: int, dtype: torch.dtype, device: Any) -> Tensor:
+    """A scalar or a vector as a contiguous vector [count] on the device."""
+    tensor = torch.as_tensor(values)
+    if tensor.dim() == 0:
+        tensor = tensor.expand(count)
+    if tensor.shape != (count,):
+        shape = tuple(tensor.shape)
+        raise ValueError(f"{name} has shape {shape}; give a scalar or one value a row ({count})")
+    return tensor.to(device=device, dtype=dtype).contiguous()
+
+
+def _integers(value: Any, device: torch.device) -> Any:
+    if isinstance(value, int):
+        return value
+    if isinstance(value, Tensor):
+        return value.to(device)
+    import numpy as np
+
+    array = np.asarray(value)
+    array = array.view(np.int64) if array.dtype == np.uint64 else array.astype(np.int64)
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+def _check_ids(token_ids: Tensor, shape: tuple[int, int], device: torch.device) -> None:
+    if token_ids.shape != shape or token_ids.dtype not in (torch.int64, torch.int32):
+        raise ValueError(
+            f"draft_token_ids has shape {tuple(token_ids.shape)} and dtype {token_ids.dtype}; "
+            f"target_logits need int64 {shape}"
+        )
+    if token_ids.device != device or not token_ids.is_contiguous():
+        raise ValueError(
+            f"draft_token_ids is on {token_ids.device} with strides {token_ids.stride()}; "
+            f"give a contiguous tensor on {device}"
+        )
+    if shape[1] >> NODE_BITS:
+        raise ValueError(f"{shape[1]} drafts a request do not fit {NODE_BITS} bits of a node")
+
+
+def _draft(draft_logits: Any, shape: tuple[int, int, int], device: torch.device) -> Tensor | None:
+    if draft_logits is None:
+        return None
+    if not isinstance(draft_logits, Tensor):
+        return _scattered(draft_logits, shape)
+    check_logits("draft_logits", draft_logits, dims=3)
+    if draft_logits.shape != shape or draft_logits.device != device:
+        raise ValueError(
+            f"draft_logits is {tuple(draft_logits.shape)} on {draft_logits.device}; "
+            f"target_logits need {shape} on {device}"
+        )
+    return draft_logits
+
+
+def _scattered(sparse: Any, shape: tuple[int, int, int]) -> Tensor:
+    """Candidates as rows over the vocabulary; a candidate of -1 goes to a column that is cut."""
+    ids, logits = sparse.token_ids, sparse.logits
+    if ids.shape != logits.shape or ids.shape[:2] != shape[:2]:
+        raise ValueError(
+            f"draft_logits has candidates of shape {tuple(ids.shape)} and logits of shape "
+            f"{tuple(logits.shape)}; both must be {(*shape[:2], 'C')}"
+        )
+    wide = torch.full((*shape[:2], shape[2] + 1), -torch.inf, device=ids.device)
+    wide.scatter_(-1, torch.where(ids < 0, shape[2], ids), logits.float())
+    return wide[..., :-1]
+
+
+def _empty(count: int, num_rows: int, device: torch.device) -> Verdict:
+    def ints(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.int64, device=device)
+
+    margin = torch.empty((count, num_rows), dtype=torch.float64, device=device)
+    return Verdict(
+        token_ids=ints(count, num_rows),
+        num_accepted_tokens=ints(count),
+        num_emitted_tokens=ints(count),
+        last_stream=ints(count),
+        margin=margin,
+        error=ints(count),
+        num_broken=ints(count),
+    )
