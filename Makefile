@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench nightly clean
+.PHONY: help run test lint format bench gpu-bench nightly clean
 
 help:
 	@echo "make run     install into $(VENV) and stream a story from the embedded models"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint    ruff and pyright only"
 	@echo "make format  let ruff rewrite the sources"
 	@echo "make bench   decode and op benchmarks; the last line of each is JSON"
+	@echo "make gpu-bench  op benchmarks on a GPU, beside other libraries' figures; needs no install"
 	@echo "make nightly the auditor's own error rates, the planted faults, the published bug"
 	@echo "make clean   remove $(VENV) and caches"
 
@@ -38,6 +39,9 @@ format: $(VENV)/.installed-test
 bench: $(VENV)/.installed
 	$(BIN)/python bench/decode.py
 	$(BIN)/python bench/ops.py
+
+gpu-bench:
+	PYTHONPATH=src $(PYTHON) bench/gpu_ops.py
 
 nightly: $(VENV)/.installed
 	$(BIN)/python bench/audit_error_rates.py

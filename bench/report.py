@@ -9,9 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rich.console import Console
-from rich.table import Table
-
 
 @dataclass(frozen=True)
 class Target:
@@ -34,6 +31,9 @@ class CheckError(Exception):
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table; the first column is text, the others are figures."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left")
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index else "left", no_wrap=True)
