@@ -14,6 +14,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constr
 help:
 	@echo "make run     install into $(VENV) and stream a story from the embedded models"
 	@echo "make test    install what the tests need, lint, type-check and run them all"
+	@echo "make gpu-test the kernels on a CUDA device, with the torch of \$$(PYTHON): installs nothing"
 	@echo "make lint    ruff and pyright only"
 	@echo "make format  let ruff rewrite the sources"
 	@echo "make bench   decode and op benchmarks; the last line of each is JSON"
@@ -26,6 +27,10 @@ run: $(VENV)/.installed
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# needs torch, triton, numpy and pytest alone: the conftest of all tests asks for more
+gpu-test:
+	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu --confcutdir tests/ops/triton tests/ops/triton/test_gpu.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -23,6 +23,17 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+
+def interpret_kernels_without_a_gpu() -> None:
+    """Triton reads this when it loads, and libraries that tests import load it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+interpret_kernels_without_a_gpu()
+
 ROOT = Path(__file__).resolve().parent.parent
 PURE_ROOMS = ("noise", "ops", "stats")
 POISONED_ROOMS = ("ops",)

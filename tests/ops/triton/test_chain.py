@@ -1,0 +1,221 @@
+"""`ops.verify_chain` in Triton kernels, interpreted: both rules equal the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fairdraft import ops
+from fairdraft.noise import Stream
+from fairdraft.ops import RowError, SparseLogits
+from fairdraft.ops.triton.workspace import Workspace
+from fairdraft.ops.verify import Rule
+from tests.ops.test_verify import random_call
+from tests.ops.triton.alike import assert_verified_alike, guarded
+
+rules = pytest.mark.parametrize("rule", ["token", "block"])
+
+
+def batch(count: int, depth: int, vocab_size: int, kind: str, seed: int) -> dict[str, Any]:
+    """Some of the random batch of `test_verify`, beginning with the requests that it marks."""
+    call = random_call(12, depth, vocab_size, kind, seed)
+    order = np.array([5, 4, 3, 11, 10, 9, 8, 7])[:count]
+    picked = {name: take(value, order) for name, value in call.items()}
+    picked["temperature"] = torch.from_numpy(picked["temperature"]).float()
+    # the host ends a chain at an absent draft (-1); on the device counts are the caller's
+    absent = picked["draft_token_ids"] == -1
+    picked["draft_token_ids"][absent] = vocab_size
+    return picked
+
+
+def take(value: Any, order: np.ndarray) -> Any:
+    if isinstance(value, SparseLogits):
+        return SparseLogits(value.token_ids[order], value.logits[order])
+    return None if value is None else value[order]
+
+
+@rules
+@pytest.mark.parametrize(
+    ("vocab_size", "depth", "kind"),
+    [
+        (1, 1, "dense"),
+        (1, 2, "mixed"),
+        (63, 3, "dense"),
+        (63, 2, "point"),
+        (512, 1, "mixed"),
+        (600, 2, "sparse"),
+        (600, 3, "mixed"),
+    ],
+)
+def test_kernels_equal_the_reference(vocab_size: int, depth: int, kind: str, rule: Rule) -> None:
+    call = batch(5, depth, vocab_size, kind, seed=vocab_size) | {"rule": rule}
+    assert_verified_alike(call, has_fast=vocab_size == 600)
+
+
+@rules
+def test_many_tiles_and_narrow_logits_in_wider_memory(rule: Rule) -> None:
+    call = batch(4, 1, 2_600, "mixed", seed=3)
+    for name in ("target_logits", "draft_logits"):
+        call[name] = guarded(call[name].to(torch.bfloat16))
+    assert_verified_alike(call | {"rule": rule}, has_fast=True)
+
+
+@rules
+@pytest.mark.parametrize("kind", ["dense", "point"])
+def test_no_drafts_and_no_requests(kind: str, rule: Rule) -> None:
+    call: dict[str, Any] = batch(4, 0, 60, kind, seed=5) | {"rule": rule}
+    got, _ = assert_verified_alike(call)
+    assert (got.last_stream[got.error == 0] == Stream.TARGET).all()
+    none: dict[str, Any] = {
+        name: take(value, np.arange(0)) for name, value in call.items() if name != "rule"
+    }
+    got, _ = assert_verified_alike(none | {"rule": rule})
+    assert got.token_ids.shape == (0, 1)
+
+
+@rules
+def test_equal_laws_accept_every_draft(rule: Rule) -> None:
+    """p == q: nothing is left to replace, and each request ends in a bonus token."""
+    call: dict[str, Any] = batch(3, 3, 600, "dense", seed=6) | {"rule": rule, "forbidden": None}
+    call["temperature"] = 0.7
+    call["target_logits"] = torch.nan_to_num(call["target_logits"])
+    call["draft_logits"] = call["target_logits"][:, :3].clone()
+    call["draft_token_ids"] = call["draft_logits"].argmax(-1)
+    call["num_draft_tokens"] = torch.tensor([3, 2, 1])
+    got, _ = assert_verified_alike(call, has_fast=True)
+    assert got.num_accepted_tokens.tolist() == [3, 2, 1]
+    assert (got.last_stream == Stream.BONUS).all()
+
+
+@rules
+def test_drafts_that_cannot_stand(rule: Rule) -> None:
+    """Forbidden, q = 0, p = 0, outside the vocabulary: rejected at once, and the row goes on."""
+    call: dict[str, Any] = batch(6, 2, 600, "dense", seed=7) | {"rule": rule, "temperature": 1.0}
+    call["target_logits"] = torch.nan_to_num(call["target_logits"])
+    call["draft_logits"] = call["target_logits"][:, :2] + torch.randn(
+        6, 2, 600, generator=torch.Generator().manual_seed(0)
+    )
+    ids = call["draft_logits"].argmax(-1)
+    call["num_draft_tokens"] = torch.full((6,), 2)
+    call["forbidden"] = torch.zeros(6, 2, dtype=torch.bool)
+    call["forbidden"][0, 0] = call["forbidden"][5, 1] = True
+    call["draft_logits"][1, 0, ids[1, 0]] = -torch.inf
+    call["target_logits"][2, 0, ids[2, 0]] = -torch.inf
+    ids[3, 0], ids[4, 0] = 600, -7
+    call["draft_token_ids"] = ids
+    got, expected = assert_verified_alike(call, has_fast=True)
+    assert got.num_accepted_tokens[:5].tolist() == [0] * 5
+    assert expected.num_broken == 3 and not got.error.any()
+
+
+@rules
+def test_bad_rows_are_errors_of_their_own(rule: Rule) -> None:
+    """At the first row, at a later one, in the draft; and the one token that a mask leaves."""
+    call: dict[str, Any] = batch(8, 2, 520, "dense", seed=8) | {"rule": rule, "forbidden": None}
+    target = torch.nan_to_num(call["target_logits"])
+    draft = target[:, :2].clone()
+    call["draft_token_ids"] = draft.argmax(-1)
+    call["num_draft_tokens"], call["temperature"] = torch.full((8,), 2), 1.0
+    target[0, 0, 519] = torch.nan
+    target[1, 1, 3] = torch.inf
+    target[2, 2] = -torch.inf
+    draft[3, 0, 1] = torch.nan
+    draft[4, 1, 0] = torch.inf
+    draft[5, 1] = -torch.inf
+    target[6] = -torch.inf
+    target[6, :, 77] = 0.0
+    call |= {"target_logits": guarded(target), "draft_logits": guarded(draft)}
+    got, _ = assert_verified_alike(call)
+    kinds = [RowError.NAN, RowError.INFINITE, RowError.EMPTY, *[RowError.DRAFT] * 3, 0, 0]
+    assert got.error.tolist() == kinds
+    assert got.num_accepted_tokens[7] == 2
+
+
+@rules
+def test_a_forbidden_last_token_leaves_an_empty_row(rule: Rule) -> None:
+    call: dict[str, Any] = batch(2, 1, 40, "dense", seed=9) | {"rule": rule, "temperature": 1.0}
+    call["target_logits"] = torch.full((2, 2, 40), -torch.inf)
+    call["target_logits"][:, :, 7] = 1.0
+    call["draft_token_ids"] = torch.full((2, 1), 7)
+    call["num_draft_tokens"] = torch.ones(2, dtype=torch.int64)
+    call["forbidden"] = torch.tensor([[True], [False]])
+    got, _ = assert_verified_alike(call)
+    assert got.error.tolist() == [RowError.EMPTY, 0]
+
+
+@rules
+def test_bad_numbers_on_the_device_are_errors_of_their_requests(rule: Rule) -> None:
+    call: dict[str, Any] = batch(8, 2, 60, "dense", seed=10) | {"rule": rule}
+    call["target_logits"] = torch.nan_to_num(call["target_logits"])
+    call["num_draft_tokens"] = torch.full((8,), 2)
+    call["anchor"] = torch.tensor([5, 1 << 32, -1, 5, 5, 5, (1 << 32) - 1, 5])
+    call["sample"] = torch.tensor([0, 0, 0, 1 << 16, -1, 0, 0, 0])
+    call["temperature"] = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, -1.0, 1.0, 1.0])
+    good = np.array([0, 7])
+    host: dict[str, Any] = {
+        name: take(value, good) for name, value in call.items() if name != "rule"
+    }
+    expected = ops.verify_chain(**host, rule=rule, impl="reference")
+    got = ops.verify_chain(**call, impl="triton", arithmetic="portable")
+    assert got.error[:6].tolist() == [0, *[RowError.ADDRESS] * 4, RowError.PARAMETER]
+    assert got.error[7] == 0
+    assert torch.equal(got.token_ids[good], expected.token_ids)
+    assert (got.token_ids[1:6] == -1).all() and (got.num_emitted_tokens[1:6] == 0).all()
+
+
+@rules
+def test_draft_temperatures_of_their_own(rule: Rule) -> None:
+    """A greedy drafter is a point mass, a bad temperature of a draft an error."""
+    call: dict[str, Any] = batch(4, 2, 600, "dense", seed=11) | {"rule": rule}
+    call["temperature"] = torch.tensor([1.0, 0.5, 0.0, 2.0])
+    call["draft_temperature"] = torch.tensor([2.0, 0.0, 1.0, 0.3])
+    assert_verified_alike(call)
+    call["draft_temperature"][0] = torch.nan
+    got = ops.verify_chain(**call, impl="triton")
+    assert got.error[0] == RowError.PARAMETER and got.token_ids[0].tolist() == [-1] * 3
+
+
+@rules
+def test_statistics_from_the_drafts_own_sampling(rule: Rule) -> None:
+    """Drafts drawn by `ops.sample` and verified with its statistics, as a decoder does."""
+    call: dict[str, Any] = batch(4, 2, 600, "dense", seed=12) | {"rule": rule, "forbidden": None}
+    call["temperature"] = torch.tensor([1.0, 0.5, 0.0, 2.0])
+    call["num_draft_tokens"] = torch.tensor([2, 2, 2, 1])
+    draft = call["draft_logits"]
+    at = ops.DeviceAddress(Stream.DRAFT, 3, torch.arange(8))
+    drawn = ops.sample(
+        draft.view(8, 600),
+        at,
+        temperature=call["temperature"].repeat_interleave(2),
+        impl="triton",
+        arithmetic="portable",
+        return_stats=True,
+    )
+    call["draft_token_ids"] = drawn.token_ids.view(4, 2)
+    expected = ops.verify_chain(**call, impl="reference")
+    options: dict[str, Any] = {"impl": "triton", "arithmetic": "portable"}
+    got = ops.verify_chain(**call, **options, draft_stats=drawn.stats)
+    assert torch.equal(got.token_ids, expected.token_ids)
+    assert torch.equal(got.margin, expected.margin)
+    assert torch.equal(got.error, expected.error)
+
+
+def test_one_workspace_serves_calls_of_any_shape() -> None:
+    """Counters and states are zero again after every call, one with errors above all."""
+    workspace = Workspace("cpu")
+    for count, depth, vocab_size, kind, rule in [
+        (4, 3, 60, "dense", "block"),
+        (2, 1, 1_030, "mixed", "token"),
+        (2, 0, 60, "point", "block"),
+        (5, 3, 540, "sparse", "block"),
+        (4, 2, 60, "point", "token"),
+        (4, 3, 60, "dense", "block"),
+    ]:
+        call: dict[str, Any] = batch(count, depth, vocab_size, kind, seed=count) | {"rule": rule}
+        call["target_logits"][0, 0, 0] = torch.nan
+        assert_verified_alike(call, workspace=workspace)
+    for name in ("state", "rows_done", "masses_done", "requests_done", "test_units"):
+        assert not workspace._buffers[name].any(), name
