@@ -192,19 +192,20 @@ def _measure_batch(cases: Sequence[Case], batch: int, device: torch.device, most
     """Results of one batch size; cases on the same inputs share them and their read floor."""
     floors: dict[tuple[str, str], tuple[Timing, str]] = {}
     sets: list[Inputs] = []
-    shared = None
+    shared: tuple[str, str] | None = None
     for case in cases:
         count, set_bytes = _num_sets(case, batch, most_sets)
-        if shared != (case.op, case.dtype):
-            shared = (case.op, case.dtype)
+        kind = (case.op, case.dtype)
+        if shared != kind:
+            shared = kind
             sets.clear()
             generator = torch.Generator(device).manual_seed(batch)
             sets.extend(_inputs(case, batch, generator) for _ in range(count))
         if case.drafts == "point mass":
             sets[:] = [make_point_masses(inputs) for inputs in sets]
-        if shared not in floors:
-            floors[shared] = _floor([inputs.logits for inputs in sets])
-        floor, floor_shape = floors[shared]
+        if kind not in floors:
+            floors[kind] = _floor([inputs.logits for inputs in sets])
+        floor, floor_shape = floors[kind]
         timing, accepted = _measure(case, sets, device)
         read = sets[0].logits.numel() * sets[0].logits.element_size()
         result = {
