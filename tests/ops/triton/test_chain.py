@@ -41,17 +41,15 @@ def take(value: Any, order: np.ndarray) -> Any:
 @pytest.mark.parametrize(
     ("vocab_size", "depth", "kind"),
     [
-        (1, 1, "dense"),
-        (1, 2, "mixed"),
+        (1, 1, "mixed"),
         (63, 3, "dense"),
         (63, 2, "point"),
-        (512, 1, "mixed"),
-        (600, 2, "sparse"),
-        (600, 3, "mixed"),
+        (512, 1, "sparse"),
+        (600, 2, "mixed"),
     ],
 )
 def test_kernels_equal_the_reference(vocab_size: int, depth: int, kind: str, rule: Rule) -> None:
-    call = batch(5, depth, vocab_size, kind, seed=vocab_size) | {"rule": rule}
+    call = batch(4, depth, vocab_size, kind, seed=vocab_size) | {"rule": rule}
     assert_verified_alike(call, has_fast=vocab_size == 600)
 
 
@@ -85,7 +83,7 @@ def test_equal_laws_accept_every_draft(rule: Rule) -> None:
     call["draft_logits"] = call["target_logits"][:, :3].clone()
     call["draft_token_ids"] = call["draft_logits"].argmax(-1)
     call["num_draft_tokens"] = torch.tensor([3, 2, 1])
-    got, _ = assert_verified_alike(call, has_fast=True)
+    got, _ = assert_verified_alike(call)
     assert got.num_accepted_tokens.tolist() == [3, 2, 1]
     assert (got.last_stream == Stream.BONUS).all()
 
@@ -106,7 +104,7 @@ def test_drafts_that_cannot_stand(rule: Rule) -> None:
     call["target_logits"][2, 0, ids[2, 0]] = -torch.inf
     ids[3, 0], ids[4, 0] = 600, -7
     call["draft_token_ids"] = ids
-    got, expected = assert_verified_alike(call, has_fast=True)
+    got, expected = assert_verified_alike(call)
     assert got.num_accepted_tokens[:5].tolist() == [0] * 5
     assert expected.num_broken == 3 and not got.error.any()
 
@@ -219,3 +217,55 @@ def test_one_workspace_serves_calls_of_any_shape() -> None:
         assert_verified_alike(call, workspace=workspace)
     for name in ("state", "rows_done", "masses_done", "requests_done", "test_units"):
         assert not workspace._buffers[name].any(), name
+
+
+def plain_call() -> dict[str, Any]:
+    return {
+        "target_logits": torch.zeros(2, 3, 20),
+        "draft_token_ids": torch.zeros(2, 2, dtype=torch.int64),
+        "num_draft_tokens": torch.tensor([2, 1]),
+        "draft_logits": torch.zeros(2, 2, 20),
+        "key": 3,
+        "anchor": 4,
+        "impl": "triton",
+    }
+
+
+IDS, PAIR = torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target_logits": torch.zeros(2, 3, 20).double()}, "target_logits is torch.float64"),
+        ({"target_logits": torch.zeros(3, 20)}, "target_logits has shape .* give 3 dimensions"),
+        ({"target_logits": torch.zeros(2, 3, 40)[..., ::2]}, "target_logits has .* strides"),
+        ({"target_logits": torch.zeros(2, 3, 0)}, "target_logits has a vocabulary of 0"),
+        ({"draft_logits": torch.zeros(2, 2, 21)}, "draft_logits is .* target_logits need"),
+        ({"draft_logits": torch.zeros(2, 2, 20).double()}, "draft_logits is torch.float64"),
+        ({"draft_logits": torch.zeros(2, 2, 20, device="meta")}, "draft_logits is .* on meta"),
+        ({"draft_logits": SparseLogits(IDS[None], torch.zeros(2, 2, 1))}, "both must be"),
+        ({"draft_token_ids": IDS[:, :1]}, r"draft_token_ids has shape \(2, 1\)"),
+        ({"draft_token_ids": IDS.double()}, "dtype torch.float64"),
+        ({"draft_token_ids": IDS.to("meta")}, "draft_token_ids is on meta"),
+        ({"draft_token_ids": IDS.repeat(1, 2)[:, ::2]}, r"with strides \(4, 2\)"),
+        ({"num_draft_tokens": PAIR[:1]}, r"num_draft_tokens has shape \(1,\)"),
+        ({"point_mass": torch.zeros(3, dtype=torch.bool)}, r"point_mass has shape \(3,\)"),
+        ({"temperature": -1.0}, "temperature = -1.0 is not in"),
+        ({"draft_temperature": torch.ones(3)}, r"draft_temperature is torch.float32 \(3,\)"),
+        ({"key": 1 << 64}, "does not fit 64 bits"),
+        ({"key": PAIR.repeat(2)}, r"key has shape \(4,\)"),
+        ({"anchor": 1 << 32}, "position = 4294967296 is outside"),
+        ({"sample": -1}, "sample = -1 is outside"),
+        ({"rule": "greedy"}, "rule = 'greedy' is not built"),
+        ({"method": "gumbel"}, "method is not built for tensors on a GPU"),
+        ({"method": "cdf"}, "method = 'cdf' is unknown"),
+        ({"return_weights": True}, "return_weights is not built for tensors on a GPU"),
+        ({"arithmetic": "exact"}, "arithmetic = 'exact' is unknown"),
+        ({"impl": "cpu", "arithmetic": "fast"}, "impl 'cpu' computes 'portable' only"),
+        ({"impl": "reference", "workspace": Workspace("cpu")}, "draft_stats and workspace are"),
+    ],
+)
+def test_bad_calls_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ops.verify_chain(**plain_call() | change)

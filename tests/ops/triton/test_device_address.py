@@ -55,7 +55,7 @@ def launched(logits: torch.Tensor, at: DeviceAddress, **options: Any) -> torch.T
 
 @pytest.mark.parametrize("stream", list(Stream))
 def test_fields_as_tensors_and_as_numbers(stream: Stream) -> None:
-    logits = random_logits((2, 520), seed=1).float()
+    logits = random_logits((2, 40), seed=1).float()
     assert_sampled_alike(logits, device_address(2, stream=stream))
     largest = DeviceAddress(stream, 2**64 - 1, 2**32 - 1, 2**32 - 1, 2**16 - 1, 2**16 - 1)
     assert_sampled_alike(logits[:1], largest)
@@ -81,15 +81,14 @@ def test_fields_out_of_range_are_errors_of_their_rows(method: Any) -> None:
     for i, (name, bits) in enumerate(LIMITS.items()):
         getattr(at, name)[2 * i + 1] = 1 << bits
         getattr(at, name)[2 * i + 2] = -1
-    for arithmetic in ("portable", "fast"):
-        got = ops.sample(logits, at, method=method, impl="triton", arithmetic=arithmetic)
-        assert got.error.tolist() == [0, *[RowError.ADDRESS] * (count - 2), 0]
-        assert got.token_ids.tolist() == [good[0], *[-1] * (count - 2), good[-1]]
+    got = ops.sample(logits, at, method=method, impl="triton")
+    assert got.error.tolist() == [0, *[RowError.ADDRESS] * (count - 2), 0]
+    assert got.token_ids.tolist() == [good[0], *[-1] * (count - 2), good[-1]]
 
 
 def test_a_planted_layout_changes_tokens_where_it_differs() -> None:
-    logits = torch.zeros(6, 900)
-    at = device_address(6, seed=7)
+    logits = torch.zeros(4, 900)
+    at = device_address(4, seed=7)
     assert isinstance(at.anchor, torch.Tensor)
     at.anchor[0] = 0
     own = launched(logits, at)

@@ -14,10 +14,10 @@ from tests.ops.triton.alike import assert_sampled_alike, device_address, guarded
 @pytest.mark.parametrize("vocab_size", [1, 63, 513, 2_100])
 def test_kernels_equal_the_reference(vocab_size: int) -> None:
     """2,100 ids are two programs a row, so that one has to bring its best to the other's scale."""
-    logits = random_logits((3, vocab_size), seed=vocab_size).float()
-    temperature = torch.tensor([0.3, 1.0, 1e8])
+    logits = random_logits((2, vocab_size), seed=vocab_size).float()
+    temperature = torch.tensor([0.3, 1e8])
     assert_sampled_alike(
-        guarded(logits), addresses(3), True, temperature=temperature, method="gumbel"
+        guarded(logits), addresses(2), True, temperature=temperature, method="gumbel"
     )
 
 
@@ -45,7 +45,7 @@ def test_bad_rows_are_errors_of_their_own() -> None:
 
 
 def test_up_to_one_tile_both_methods_draw_the_same_tokens() -> None:
-    logits, at = random_logits((6, 512), seed=5).float(), device_address(6)
+    logits, at = random_logits((4, 512), seed=5).float(), device_address(4)
     race, flat = (
         ops.sample(logits, at, method=method, impl="triton", arithmetic="portable")
         for method in ("race", "gumbel")

@@ -34,15 +34,15 @@ def bad_rows(vocab_size: int) -> torch.Tensor:
 @pytest.mark.parametrize("vocab_size", [1, 63, 512, 513, 1_025])
 def test_kernels_equal_the_reference(vocab_size: int, temperature: float) -> None:
     logits = random_logits((2, vocab_size), seed=vocab_size).float()
-    has_fast = temperature in (0.0, 1.0)
+    has_fast = temperature == 1.0
     assert_sampled_alike(guarded(logits), addresses(2), has_fast, temperature=temperature)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_one_temperature_a_row_greedy_ones_between(dtype: torch.dtype) -> None:
-    logits = random_logits((6, 1_025), seed=2, dtype=dtype)
+    logits = random_logits((6, 601), seed=2, dtype=dtype)
     temperature = torch.tensor([1.0, 0.0, 0.3, 9e-6, 1e-5, 1e8])
-    got, _ = assert_sampled_alike(guarded(logits), addresses(6), True, temperature=temperature)
+    got, _ = assert_sampled_alike(guarded(logits), addresses(6), temperature=temperature)
     assert not got.error.any()
 
 
@@ -70,10 +70,12 @@ def test_ties_go_to_the_lowest_id_across_tiles() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("vocab_size", [40, 1_030])
+@pytest.mark.parametrize("vocab_size", [40, 540])
 def test_bad_rows_are_errors_of_their_own(vocab_size: int, temperature: float) -> None:
     logits = bad_rows(vocab_size)
-    got, _ = assert_sampled_alike(guarded(logits), addresses(7), True, temperature=temperature)
+    got, _ = assert_sampled_alike(
+        guarded(logits), addresses(7), vocab_size > 512, temperature=temperature
+    )
     kinds = [0, RowError.NAN, RowError.INFINITE, RowError.EMPTY, 0, RowError.NAN, 0]
     assert got.error.tolist() == kinds
     assert got.token_ids[4] == vocab_size // 2
@@ -101,7 +103,7 @@ def test_bad_temperatures_on_the_device_are_errors_of_their_rows() -> None:
 
 def test_statistics_are_those_of_the_reference() -> None:
     """Greedy and failed rows hold no total; their tiles are whatever the pass left."""
-    logits = bad_rows(1_030)
+    logits = bad_rows(540)
     temperature = torch.tensor([1.0, 1.0, 1.0, 0.0, 2.0, 1.0, 0.0])
     at = addresses(7)
     got, expected = assert_sampled_alike(logits, at, temperature=temperature, return_stats=True)
@@ -124,7 +126,7 @@ def test_one_workspace_serves_calls_of_any_shape() -> None:
         is_bad = count == 7
         logits = bad_rows(vocab_size) if is_bad else random_logits((count, vocab_size), 8).float()
         options: dict[str, Any] = {"method": method, "workspace": workspace}
-        assert_sampled_alike(logits, addresses(count), True, **options)
+        assert_sampled_alike(logits, addresses(count), method == "gumbel", **options)
 
 
 def test_out_is_written_and_returned() -> None:
