@@ -64,7 +64,11 @@ class DraftModelSpeculator:
             return Proposal.empty(state.num_rows)
         # filled through NumPy, which writes a few numbers several times faster than torch
         drafts = np.full((state.num_rows, num_steps), PLACEHOLDER_TOKEN_ID)
-        laws = None if self.greedy else self._law_buffer(state.num_rows, num_steps, state.sampler.device)
+        laws = (
+            None
+            if self.greedy
+            else self._law_buffer(state.num_rows, num_steps, state.sampler.device)
+        )
         errors: dict[int, str] = {}
         rows = np.flatnonzero(counts > 0)
         num_shared = int(counts[rows].min())

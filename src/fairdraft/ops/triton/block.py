@@ -54,7 +54,7 @@ def mass_kernel(
     R: tl.constexpr = K + 1
     TILES: tl.constexpr = SHAPE[0]
     num_requests, vocab_size, num_tiles = sizes
-    num_chunks = (num_tiles + TILES - 1) // TILES
+    num_chunks = (num_tiles + TILES * SHAPE[3] - 1) // (TILES * SHAPE[3])
     chunk = tl.program_id(0) % num_chunks
     b = ((tl.program_id(0) // num_chunks) % num_requests).to(tl.int64)
     r = K - 1 - (tl.program_id(0) // num_chunks // num_requests).to(tl.int64)
@@ -73,14 +73,18 @@ def mass_kernel(
         p_row, q_row, q_place = row_places(target, draft, first, b, r, K, MODE[0])
         masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[5])[2]
         laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c)
-        values = residual_of(
-            (p_row, q_row), laws, rho, chunk, num_tiles, vocab_size, masked_id, TILES, True
-        )
-        tl.atomic_add(tests[2] + place, tl.sum(tl.sum(mass_units(values), 1), 0), sem="relaxed")
+        units = tl.full([], 0, tl.int64)
+        for i in range(SHAPE[3]):
+            part = chunk * SHAPE[3] + i
+            values = residual_of(
+                (p_row, q_row), laws, rho, part, num_tiles, vocab_size, masked_id, TILES, True
+            )
+            units += tl.sum(tl.sum(mass_units(values), 1), 0)
+        tl.atomic_add(tests[2] + place, units, sem="relaxed")
     if is_last(done_ptr + place, num_chunks):
-        units = tl.atomic_xchg(tests[2] + place, 0)
+        all_units = tl.atomic_xchg(tests[2] + place, 0)
         if longest_passed(tests, b, r, R, SHAPE[2]) < 0:
-            mass = units.to(tl.float64) * _ULP_OF_ONE
+            mass = all_units.to(tl.float64) * _ULP_OF_ONE
             u = accept_number(at, b, r - 1, STRIDES, ADDRESS)
             is_passed, margin = prefix_test(mass, mass + (1.0 - rho), u)
             tl.store(tests[1] + place, margin)

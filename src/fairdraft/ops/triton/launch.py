@@ -3,6 +3,9 @@
 Axes: B rows, V vocabulary, T tiles, N programs a row.
 """
 
+# launch options are no parameters of a kernel, and plain values are its constants
+# pyright: reportCallIssue=false, reportArgumentType=false
+
 from __future__ import annotations
 
 from functools import cache
@@ -134,24 +137,40 @@ def launch_sample(
         **options | {"num_warps": 4},
     )
     if is_second_pass:
-        done = workspace.zeros("done", (count,), torch.int32)
-        flat_kernel[grid](
-            logits,
-            logits.stride(0),
-            temperature[0],
-            tensors,
-            stats[2],
-            parts,
-            out,
-            done,
-            vocab_size,
-            num_chunks,
-            STRIDES=strides,
-            ADDRESS=address,
-            TILES=tiles,
-            MAX_CHUNKS=max_tiles(num_chunks),
-            **launch_options(False) | {"num_warps": warps},
-        )
+        inputs = (temperature[0], strides, tensors, stats[2])
+        _launch_flat(logits, inputs, parts, out, workspace, tiles, address)
+
+
+def _launch_flat(
+    logits: Tensor,
+    inputs: tuple[Any, ...],
+    parts: tuple[Tensor, ...],
+    out: tuple[Tensor, ...],
+    workspace: Workspace,
+    tiles: int,
+    address: Any,
+) -> None:
+    """The flat race of rows whose maxima are known, in `portable` arithmetic."""
+    temperature, strides, tensors, row_max = inputs
+    count, vocab_size = logits.shape
+    num_chunks = parts[0].shape[1]
+    flat_kernel[(count * num_chunks,)](
+        logits,
+        logits.stride(0),
+        temperature,
+        tensors,
+        row_max,
+        parts,
+        out,
+        workspace.zeros("done", (count,), torch.int32),
+        vocab_size,
+        num_chunks,
+        STRIDES=strides,
+        ADDRESS=address,
+        TILES=tiles,
+        MAX_CHUNKS=max_tiles(num_chunks),
+        **launch_options(False) | {"num_warps": 4},
+    )
 
 
 def launch_options(pdl: bool) -> dict[str, Any]:

@@ -49,6 +49,30 @@ _INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
+def store_residual(
+    rows,
+    laws,
+    sizes,
+    chunk,
+    out,
+    TILES: tl.constexpr,
+    LOOPS: tl.constexpr,
+    IS_BLOCK: tl.constexpr,
+):
+    """Stores exponents and sums of a program's residual tiles, some at a time."""
+    rho, num_tiles, vocab_size, masked_id = sizes
+    for i in range(LOOPS):
+        part = chunk * LOOPS + i
+        values = residual_of(
+            rows, laws, rho, part, num_tiles, vocab_size, masked_id, TILES, IS_BLOCK
+        )
+        exponent, tile_sum = residual_tiles(values)
+        tile = part * TILES + tl.arange(0, TILES)
+        tl.store(out[0] + tile, exponent, mask=tile < num_tiles)
+        tl.store(out[1] + tile, tile_sum, mask=tile < num_tiles)
+
+
+@triton.jit
 def replacement(
     rows,
     laws,
@@ -99,7 +123,7 @@ def resolve_kernel(
     residual,  # exponent int32 [B, T], tile_sum float32 [B, T]
     out,  # token_ids, margin [B, R], num_accepted, num_emitted, last_stream, error, broken [B]
     done_ptr,  # int32 [B], zeros before and after
-    sizes,  # B, V, T
+    shape,  # B, V, T
     K: tl.constexpr,
     MODE: tl.constexpr,
     STRIDES: tl.constexpr,
@@ -109,8 +133,8 @@ def resolve_kernel(
 ):
     R: tl.constexpr = K + 1
     TILES: tl.constexpr = SHAPE[0]
-    vocab_size, num_tiles = sizes[1], sizes[2]
-    num_chunks = (num_tiles + TILES - 1) // TILES
+    vocab_size, num_tiles = shape[1], shape[2]
+    num_chunks = (num_tiles + TILES * SHAPE[3] - 1) // (TILES * SHAPE[3])
     b = (tl.program_id(0) // num_chunks).to(tl.int64)
     chunk = tl.program_id(0) % num_chunks
     wait_for_previous(HAS_PDL)
@@ -137,21 +161,17 @@ def resolve_kernel(
         p_row, q_row, q_place = row_places(target, draft, first, b, end, K, MODE[0])
         masked_id = masked_token(drafts, first, end, n, vocab_size, MODE[5])[2]
         laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c)
-        values = residual_of(
-            (p_row, q_row), laws, rho, chunk, num_tiles, vocab_size, masked_id, TILES, MODE[2]
-        )
-        exponent, tile_sum = residual_tiles(values)
-        tile = chunk * TILES + tl.arange(0, TILES)
-        tl.store(residual[0] + b * num_tiles + tile, exponent, mask=tile < num_tiles)
-        tl.store(residual[1] + b * num_tiles + tile, tile_sum, mask=tile < num_tiles)
+        tiles_out = (residual[0] + b * num_tiles, residual[1] + b * num_tiles)
+        sizes = (rho, num_tiles, vocab_size, masked_id)
+        store_residual((p_row, q_row), laws, sizes, chunk, tiles_out, TILES, SHAPE[3], MODE[2])
         if is_last(done_ptr + b, num_chunks):
             key, counter, is_good = final_address(at, b, end, n, STRIDES, ADDRESS)
             token, margin = replacement(
                 (p_row, q_row),
                 laws,
-                (residual[0] + b * num_tiles, residual[1] + b * num_tiles),
+                tiles_out,
                 p_stats[1] + place * num_tiles,
-                (rho, num_tiles, vocab_size, masked_id),
+                sizes,
                 key,
                 counter,
                 SHAPE[1],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,19 +53,13 @@ def verify_on_device(
         device,
         validate=validate,
     )
-    target_temperature, draft_temperature = temperatures
-    first = temperature_tensor("temperature", target_temperature, count, device, validate=validate)
-    second = first
-    if draft_temperature is not None:
-        second = temperature_tensor(
-            "draft_temperature", draft_temperature, count, device, validate=validate
-        )
     point_mass, forbidden = marks
     out = _empty(count, num_rows, device)
+    assert isinstance(out.num_broken, Tensor)
     chain = DeviceChain(
         target=(target_logits, target_logits.stride(0), target_logits.stride(1)),
         draft=None if draft is None else (draft, draft.stride(0), draft.stride(1)),
-        temperatures=(first, second),
+        temperatures=_temperatures(temperatures, count, device, validate),
         token_ids=draft_token_ids,
         num_drafts=num_drafts,
         point_mass=None
@@ -102,6 +97,18 @@ def verify_on_device(
     return out
 
 
+def _temperatures(
+    temperatures: tuple[Any, Any], count: int, device: torch.device, validate: bool
+) -> tuple[tuple[Tensor, int], tuple[Tensor, int]]:
+    names = ("temperature", "draft_temperature")
+    target, draft = (
+        None if value is None else temperature_tensor(name, value, count, device, validate=validate)
+        for name, value in zip(names, temperatures, strict=True)
+    )
+    assert target is not None
+    return target, target if draft is None else draft
+
+
 def on_device(name: str, values: Any, count: int, dtype: torch.dtype, device: Any) -> Tensor:
     """A scalar or a vector as a contiguous vector [count] on the device."""
     tensor = torch.as_tensor(values)
@@ -118,8 +125,6 @@ def _integers(value: Any, device: torch.device) -> Any:
         return value
     if isinstance(value, Tensor):
         return value.to(device)
-    import numpy as np
-
     array = np.asarray(value)
     array = array.view(np.int64) if array.dtype == np.uint64 else array.astype(np.int64)
     return torch.from_numpy(np.ascontiguousarray(array)).to(device)

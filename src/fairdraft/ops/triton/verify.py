@@ -3,9 +3,12 @@
 Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles.
 """
 
+# launch options are no parameters of a kernel, and plain values are its constants
+# pyright: reportCallIssue=false, reportArgumentType=false
+
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,34 +18,18 @@ from fairdraft.noise.device import pack_counter
 from fairdraft.ops.arithmetic import TILE
 from fairdraft.ops.triton.block import mass_kernel
 from fairdraft.ops.triton.chain import chain_kernel
+from fairdraft.ops.triton.chain_memory import DeviceChain, chain_memory
 from fairdraft.ops.triton.launch import (
     Arithmetic,
     has_pdl,
     launch_options,
     max_tiles,
-    program_shape,
 )
 from fairdraft.ops.triton.resolve import resolve_kernel
 from fairdraft.ops.triton.workspace import Workspace
 
-#: programs that keep every multiprocessor busy with residuals
-_MANY_RESIDUALS = 1024
-
-
-class DeviceChain(NamedTuple):
-    """Checked device tensors of a call; what is absent has a stand-in that is never read."""
-
-    target: tuple[Tensor, int, int]  # logits, strides of a request and of a row
-    draft: tuple[Tensor, int, int] | None
-    temperatures: tuple[tuple[Tensor, int], tuple[Tensor, int]]
-    token_ids: Tensor  # [B, K], or flat [N]
-    num_drafts: Tensor  # [B], or where each request's drafts end among all
-    point_mass: Tensor | None  # bool [B]
-    forbidden: Tensor | None  # bool, as token_ids
-    at: tuple[tuple[Tensor, ...], tuple[int, ...]]  # key, anchor, sample
-    draft_stats: tuple[Tensor, Tensor, Tensor, Tensor] | None
-    sizes: tuple[int, int, int]  # B, K, V
-    is_flat: bool
+#: programs that keep every multiprocessor busy
+_ENOUGH = 1024
 
 
 def launch_verify(
@@ -57,72 +44,38 @@ def launch_verify(
     """Fills token_ids, margin [B, R], num_accepted, num_emitted, last_stream, error, broken [B]."""
     count, depth, vocab_size = chain.sizes
     num_tiles = -(-vocab_size // TILE)
-    has_draft = chain.draft is not None
-    q_rows = chain.token_ids.numel()
-    stand_in = chain.token_ids
-    point_mass = chain.point_mass
-    if point_mass is None:
-        point_mass = workspace.zeros("no_point_mass", (1,), torch.bool)
-    drafts = (chain.token_ids, chain.num_drafts, point_mass, chain.forbidden)
-    if chain.forbidden is None:
-        drafts = (*drafts[:3], stand_in)
     rows = count * (depth + 1)
-    p_stats = _stats(workspace, "p", rows, num_tiles)
-    q_stats = chain.draft_stats or _stats(workspace, "q", max(q_rows, 1), num_tiles)
-    found = _found(workspace, rows)
-    tests = (
-        workspace.empty("test_state", (rows,), torch.int32),
-        workspace.empty("test_margin", (rows,), torch.float64),
-        workspace.zeros("test_units", (rows,), torch.int64),
-    )
-    path = (
-        workspace.empty("path_stop", (count,), torch.int32),
-        workspace.empty("path_state", (count,), torch.int32),
-        workspace.empty("rho", (rows,), torch.float64),
-    )
-    mode = (
-        chain.is_flat,
-        arithmetic == "fast",
-        is_block,
-        has_draft,
-        chain.draft_stats is not None,
-        chain.forbidden is not None,
-    )
+    memory = chain_memory(workspace, chain, num_tiles)
     temperatures = tuple(t for t, _ in chain.temperatures)
-    strides = (*chain.at[1], *(s for _, s in chain.temperatures), int(chain.point_mass is not None))
-    pdl = has_pdl(chain.token_ids.device)
-    tiles, warps = chain_shape(rows, num_tiles)
-    common: dict[str, Any] = dict(
-        K=depth, MODE=mode, STRIDES=strides, ADDRESS=address, HAS_PDL=pdl, **launch_options(pdl)
+    target = chain.target
+    # each kernel takes these, in this order
+    inputs = (
+        target,
+        chain.draft or target,
+        temperatures,
+        _drafts(chain, workspace),
+        chain.at[0],
+        *memory,
     )
-    max_rows = next_power_of_2(depth + 1)
-    inputs = (chain.target, chain.draft or chain.target, temperatures, drafts, chain.at[0])
     sizes = (count, vocab_size, num_tiles)
+    common = _constants(chain, is_block, arithmetic, address)
+    reach = (max_tiles(num_tiles), next_power_of_2(depth + 1))
+    tiles, warps = chain_shape(rows, num_tiles)
     chain_kernel[(rows * -(-num_tiles // tiles),)](
         *inputs,
-        p_stats,
-        q_stats,
-        found,
-        tests,
-        path,
         workspace.zeros("rows_done", (rows,), torch.int32),
         workspace.zeros("requests_done", (count,), torch.int32),
         sizes,
-        SHAPE=(tiles, max_tiles(num_tiles), max_rows),
+        SHAPE=(tiles, *reach, 1),
         **common | {"num_warps": warps},
     )
-    if is_block and has_draft and depth > 1:
+    if is_block and chain.draft is not None and depth > 1:
         tiles, warps = residual_shape(rows, num_tiles)
         mass_kernel[(count * (depth - 1) * -(-num_tiles // tiles),)](
             *inputs,
-            p_stats,
-            q_stats,
-            found,
-            tests,
-            path,
             workspace.zeros("masses_done", (rows,), torch.int32),
             sizes,
-            SHAPE=(tiles, max_tiles(num_tiles), max_rows),
+            SHAPE=(1, *reach, tiles),
             **common | {"num_warps": warps},
         )
     residual = (
@@ -132,51 +85,56 @@ def launch_verify(
     tiles, warps = residual_shape(count, num_tiles)
     resolve_kernel[(count * -(-num_tiles // tiles),)](
         *inputs,
-        p_stats,
-        q_stats,
-        found,
-        tests,
-        path,
         residual,
         out,
         workspace.zeros("requests_done", (count,), torch.int32),
         sizes,
-        SHAPE=(tiles, max_tiles(num_tiles), max_rows),
+        SHAPE=(1, *reach, tiles),
         **common | {"num_warps": warps},
     )
 
 
+def _drafts(chain: DeviceChain, workspace: Workspace) -> tuple[Tensor, ...]:
+    point_mass = chain.point_mass
+    if point_mass is None:
+        point_mass = workspace.zeros("no_point_mass", (1,), torch.bool)
+    forbidden = chain.token_ids if chain.forbidden is None else chain.forbidden
+    return chain.token_ids, chain.num_drafts, point_mass, forbidden
+
+
+def _constants(
+    chain: DeviceChain, is_block: bool, arithmetic: Arithmetic, address: Any
+) -> dict[str, Any]:
+    """What a kernel is compiled for."""
+    mode = (
+        chain.is_flat,
+        arithmetic == "fast",
+        is_block,
+        chain.draft is not None,
+        chain.draft_stats is not None,
+        chain.forbidden is not None,
+    )
+    strides = (*chain.at[1], *(s for _, s in chain.temperatures), int(chain.point_mass is not None))
+    pdl = has_pdl(chain.token_ids.device)
+    return {
+        "K": chain.sizes[1],
+        "MODE": mode,
+        "STRIDES": strides,
+        "ADDRESS": address,
+        "HAS_PDL": pdl,
+        **launch_options(pdl),
+    }
+
+
 def chain_shape(num_rows: int, num_tiles: int) -> tuple[int, int]:
-    """Tiles and warps of a program that reads rows of the chain."""
-    tiles, warps = program_shape(num_rows, num_tiles)
-    return (tiles, warps) if tiles == 4 else (min(2, num_tiles), 4)
+    """Tiles and warps of a program that reads rows of the chain; the last one decides its row."""
+    tiles = 8 if num_rows * -(-num_tiles // 8) >= _ENOUGH else 2
+    return min(tiles, next_power_of_2(num_tiles)), 4
 
 
 def residual_shape(num_rows: int, num_tiles: int) -> tuple[int, int]:
-    """Tiles and warps of a program that computes a residual in float64."""
-    if num_rows * -(-num_tiles // 2) >= _MANY_RESIDUALS:
-        return 2, 1
+    """Tiles, one after the other, and warps of a program that computes a residual in float64."""
+    for loops in (8, 4, 2):
+        if num_rows * -(-num_tiles // loops) >= _ENOUGH:
+            return loops, 1
     return 1, 4
-
-
-def _stats(
-    workspace: Workspace, name: str, rows: int, num_tiles: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return (
-        workspace.empty(f"{name}_tile_max", (rows, num_tiles), torch.float32),
-        workspace.empty(f"{name}_tile_sum", (rows, num_tiles), torch.float32),
-        workspace.empty(f"{name}_row_max", (rows,), torch.float32),
-        workspace.empty(f"{name}_row_sum", (rows,), torch.int64),
-    )
-
-
-def _found(workspace: Workspace, rows: int) -> tuple[Tensor, ...]:
-    """What is known of each row; states are zero between calls."""
-    return (
-        workspace.zeros("state", (rows,), torch.int32),
-        workspace.empty("token", (rows,), torch.int32),
-        workspace.empty("broken", (rows,), torch.int32),
-        workspace.empty("margin", (rows,), torch.float64),
-        workspace.empty("p_x", (rows,), torch.float64),
-        workspace.empty("q_x", (rows,), torch.float64),
-    )

@@ -1,0 +1,75 @@
+"""What the verification kernels are given, and the scratch that they share.
+
+Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairdraft.ops.triton.workspace import Workspace
+
+
+class DeviceChain(NamedTuple):
+    """Checked device tensors of a call; what is absent has a stand-in that is never read."""
+
+    target: tuple[Tensor, int, int]  # logits, strides of a request and of a row
+    draft: tuple[Tensor, int, int] | None
+    temperatures: tuple[tuple[Tensor, int], tuple[Tensor, int]]
+    token_ids: Tensor  # [B, K], or flat [N]
+    num_drafts: Tensor  # [B], or where each request's drafts end among all
+    point_mass: Tensor | None  # bool [B]
+    forbidden: Tensor | None  # bool, as token_ids
+    at: tuple[tuple[Tensor, ...], tuple[int, ...]]  # key, anchor, sample
+    draft_stats: tuple[Tensor, Tensor, Tensor, Tensor] | None
+    sizes: tuple[int, int, int]  # B, K, V
+    is_flat: bool
+
+
+def chain_memory(
+    workspace: Workspace, chain: DeviceChain, num_tiles: int
+) -> tuple[tuple[Tensor, ...], ...]:
+    """Statistics of target and draft, what rows came to, and of rule `block` tests and paths."""
+    count, depth, _ = chain.sizes
+    rows, num_drafts = count * (depth + 1), max(chain.token_ids.numel(), 1)
+    return (
+        _stats(workspace, "p", rows, num_tiles),
+        chain.draft_stats or _stats(workspace, "q", num_drafts, num_tiles),
+        _found(workspace, rows),
+        (
+            workspace.empty("test_state", (rows,), torch.int32),
+            workspace.empty("test_margin", (rows,), torch.float64),
+            workspace.zeros("test_units", (rows,), torch.int64),
+        ),
+        (
+            workspace.empty("path_stop", (count,), torch.int32),
+            workspace.empty("path_state", (count,), torch.int32),
+            workspace.empty("rho", (rows,), torch.float64),
+        ),
+    )
+
+
+def _stats(
+    workspace: Workspace, name: str, rows: int, num_tiles: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return (
+        workspace.empty(f"{name}_tile_max", (rows, num_tiles), torch.float32),
+        workspace.empty(f"{name}_tile_sum", (rows, num_tiles), torch.float32),
+        workspace.empty(f"{name}_row_max", (rows,), torch.float32),
+        workspace.empty(f"{name}_row_sum", (rows,), torch.int64),
+    )
+
+
+def _found(workspace: Workspace, rows: int) -> tuple[Tensor, ...]:
+    """What is known of each row; states are zero between calls."""
+    return (
+        workspace.zeros("state", (rows,), torch.int32),
+        workspace.empty("token", (rows,), torch.int32),
+        workspace.empty("broken", (rows,), torch.int32),
+        workspace.empty("margin", (rows,), torch.float64),
+        workspace.empty("p_x", (rows,), torch.float64),
+        workspace.empty("q_x", (rows,), torch.float64),
+    )
