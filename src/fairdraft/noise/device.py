@@ -19,12 +19,14 @@ from fairdraft.noise.address import (
     NODE_BITS,
     POSITION_BITS,
     SAMPLE_BITS,
+    STREAM_BITS,
     STREAM_SHIFT,
 )
 
 TOKEN_LEVEL, TILE_LEVEL = tl.constexpr(0), tl.constexpr(1)
 _POSITION_BITS, _ANCHOR_BITS = tl.constexpr(POSITION_BITS), tl.constexpr(ANCHOR_BITS)
 _NODE_BITS, _SAMPLE_BITS = tl.constexpr(NODE_BITS), tl.constexpr(SAMPLE_BITS)
+_STREAM_BITS = tl.constexpr(STREAM_BITS)
 _LEVEL_SHIFT, _STREAM_SHIFT = tl.constexpr(LEVEL_SHIFT), tl.constexpr(STREAM_SHIFT)
 _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9 = (
     tl.constexpr(c) for c in reference.LOG1P_COEFFICIENTS
@@ -47,9 +49,9 @@ def pack_counter(position, anchor, stream, node, sample):
 
 
 @triton.jit
-def is_in_range(position, anchor, node, sample):
+def is_in_range(position, anchor, stream, node, sample):
     """Whether every field fits its bits; one that does not is an error of its request."""
-    excess = (position >> _POSITION_BITS) | (anchor >> _ANCHOR_BITS)
+    excess = (position >> _POSITION_BITS) | (anchor >> _ANCHOR_BITS) | (stream >> _STREAM_BITS)
     return (excess | (node >> _NODE_BITS) | (sample >> _SAMPLE_BITS)) == 0
 
 

@@ -45,16 +45,16 @@ class DeviceAddress:
     node: Tensor | int = 0
     sample: Tensor | int = 0
 
-    def to_host(self, count: int) -> Address:
-        """The same addresses, packed on the host; waits for the device."""
-        fields = {name: _host(getattr(self, name), count) for name in FIELDS}
-        key = fields.pop("key").view(np.uint64)
+    def to_host(self, count: int, kept: np.ndarray | slice = slice(None)) -> Address:
+        """The addresses of `count` rows, or of the kept ones, packed; waits for the device."""
+        fields = {name: _host(getattr(self, name), count)[kept] for name in FIELDS}
+        key = np.ascontiguousarray(fields.pop("key")).view(np.uint64)
         return noise.address(fields.pop("stream"), key=key, **fields)
 
 
 def _host(value: Tensor | int, count: int) -> np.ndarray:
     if isinstance(value, Tensor):
-        return np.broadcast_to(value.cpu().numpy(), count).copy()
+        return np.broadcast_to(value.cpu().numpy(), count)
     return np.full(count, _signed(value), np.int64)
 
 

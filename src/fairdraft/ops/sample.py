@@ -156,13 +156,15 @@ def _record(
     trace: Trace, logits: Tensor, address: Address | DeviceAddress, temperature: Any, drawn: Sampled
 ) -> None:
     """Records a device's draws, from copies on the host."""
-    values = rows.as_rows("logits", logits.cpu(), dims=2)
-    if isinstance(address, DeviceAddress):
-        address = address.to_host(len(values))
+    is_good = drawn.error.cpu().numpy() == RowError.NONE
+    values = rows.as_rows("logits", logits.cpu(), dims=2)[is_good]
+    at_device = isinstance(address, DeviceAddress)
+    address = address.to_host(len(is_good), is_good) if at_device else address[is_good]
     if isinstance(temperature, Tensor):
         temperature = temperature.cpu()
-    scales = rows.temperature_scales("temperature", temperature, len(values))
-    chosen = np.flatnonzero((scales > 0) & (drawn.error.cpu().numpy() == RowError.NONE))
+    kept = np.broadcast_to(np.asarray(temperature, np.float64), is_good.shape)[is_good]
+    scales = rows.temperature_scales("temperature", kept, len(values))
+    chosen = np.flatnonzero(scales > 0)
     trace.record(address[chosen], [digest(values[b], scales[b]) for b in chosen])
 
 

@@ -121,7 +121,9 @@ def verify_chain(
     if backend == "triton":
         from fairdraft.ops.triton.verification import verify_on_device
 
-        _refuse_on_device(method=method != "race", return_weights=return_weights, trace=trace)
+        _refuse_on_device(
+            method=method != "race", return_weights=return_weights, trace=trace is not None
+        )
         return verify_on_device(
             target_logits,
             draft_token_ids,

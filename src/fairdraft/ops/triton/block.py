@@ -60,7 +60,7 @@ def mass_kernel(
     r = K - 1 - (tl.program_id(0) // num_chunks // num_requests).to(tl.int64)
     wait_for_previous(HAS_PDL)
     let_next_start(HAS_PDL)
-    first, n = request_span(drafts, b, K, MODE[0])
+    first, n, is_possible = request_span(drafts, b, K, SHAPE[2], MODE[0])
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[3])
     place = b * R + r
     stop, state = tl.load(path[0] + b), tl.load(path[1] + b)

@@ -80,7 +80,7 @@ def chain_kernel(
     wait_for_previous(HAS_PDL)
     let_next_start(HAS_PDL)
     # all of this is asked for at once: one trip to memory before the logits
-    first, n = request_span(drafts, b, K, MODE[0])
+    first, n, is_possible = request_span(drafts, b, K, SHAPE[2], MODE[0])
     has_ended = ends_before(found[0], b, r, R, SHAPE[2])
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[3])
     x_d, is_forbidden, masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[5])
@@ -113,7 +113,7 @@ def chain_kernel(
             decide(
                 (p_row, q_row, p_tiles, q_tiles),
                 (p_stats, q_stats, q_place, place),
-                (c, draft_c, is_ratio, x_d, is_forbidden, masked_id),
+                (c, draft_c, is_ratio, x_d, is_forbidden, masked_id, is_possible),
                 at,
                 found,
                 (b, r, n, vocab_size, num_tiles),
@@ -145,13 +145,14 @@ def decide(
     """Decides one row whose statistics are complete."""
     p_row, q_row, p_tiles, q_tiles = rows
     p_stats, q_stats, q_place, place = places
-    c, draft_c, is_ratio, x_d, is_forbidden, masked_id = request
+    c, draft_c, is_ratio, x_d, is_forbidden, masked_id, is_possible = request
     b, r, n, vocab_size, num_tiles = index
     top, total = load_stats(p_tiles[0], p_tiles[1], num_tiles, SHAPE[1])
     error, row_max = row_error(top, total)
     key, counter, is_good = final_address(at, b, r, n, STRIDES, ADDRESS)
     error = tl.where(is_good, error, _ADDRESS_ERROR)
-    error = tl.where((c == c) & (draft_c == draft_c), error, _PARAMETER_ERROR)
+    is_good = (c == c) & (draft_c == draft_c) & is_possible
+    error = tl.where(is_good, error, _PARAMETER_ERROR)
     weights = total * exp2_weight(top - row_max, c)
     row_sum = row_total(tl.where((error == 0) & (c > 0.0), weights, 0.0))
     tl.store(p_stats[2] + place, row_max)

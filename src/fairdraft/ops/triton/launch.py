@@ -11,12 +11,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from triton import next_power_of_2
 
 from fairdraft.noise.device import pack_counter
 from fairdraft.ops.arithmetic import MAX_TEMPERATURE, TILE
+from fairdraft.ops.rows import temperature_scales
 from fairdraft.ops.triton.gumbel import flat_kernel
 from fairdraft.ops.triton.sample import pick_kernel, stats_kernel
 from fairdraft.ops.triton.workspace import Workspace
@@ -46,10 +48,15 @@ def temperature_tensor(
     Raises:
         ValueError: If a plain number is out of range or a tensor does not fit.
     """
-    if isinstance(values, int | float):
-        return _constant(name, float(values), device), 0
+    if isinstance(values, Tensor) and values.dim() == 0:
+        values = values.to(device=device, dtype=torch.float64).expand(count).contiguous()
     if not isinstance(values, Tensor):
-        values = torch.as_tensor(values, dtype=torch.float64).to(device)
+        if np.ndim(values) == 0:
+            return _constant(name, float(values), device), 0
+        array = np.asarray(values, np.float64)
+        if validate:
+            temperature_scales(name, array, count)
+        values = torch.from_numpy(array.copy()).to(device)
     if validate and (
         values.device != device
         or not values.is_floating_point()

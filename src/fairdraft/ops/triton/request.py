@@ -24,13 +24,25 @@ _INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
-def request_span(drafts, b, K: tl.constexpr, IS_FLAT: tl.constexpr):
-    """Index of a request's first draft among all, and how many it has."""
+def request_span(drafts, b, K: tl.constexpr, ROWS: tl.constexpr, IS_FLAT: tl.constexpr):
+    """A request's first draft among all, how many it has, and whether that number is possible.
+
+    An id of -1 ends the drafts.
+    """
     if IS_FLAT:
         end = tl.load(drafts[1] + b).to(tl.int64)
         start = tl.load(drafts[1] + b - 1, mask=b > 0, other=0).to(tl.int64)
-        return start, end - start
-    return b * K, tl.load(drafts[1] + b).to(tl.int64)
+        given = end - start
+    else:
+        start = b * K
+        given = tl.load(drafts[1] + b).to(tl.int64)
+    is_possible = (given >= 0) & (given <= K)
+    n = tl.where(is_possible, given, 0)
+    row = tl.arange(0, ROWS)
+    is_draft = row < (n if IS_FLAT else K)
+    ids = tl.load(drafts[0] + start + row, mask=is_draft, other=-1).to(tl.int64)
+    absent = tl.min(tl.where(ids == -1, row, ROWS), 0).to(tl.int64)
+    return start, tl.minimum(n, absent), is_possible
 
 
 @triton.jit
@@ -67,7 +79,7 @@ def final_address(at, b, r, n, STRIDES: tl.constexpr, ADDRESS: tl.constexpr):
     stream = tl.where(r < n, _RESIDUAL, tl.where(n > 0, _BONUS, _TARGET)).to(tl.int64)
     shown = tl.where(n > 0, anchor, 0)
     counter = ADDRESS(anchor + r, shown, stream, r, sample)
-    return key, counter, is_in_range(anchor + r, anchor, r, sample)
+    return key, counter, is_in_range(anchor + r, anchor, stream, r, sample)
 
 
 @triton.jit

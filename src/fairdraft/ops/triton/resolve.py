@@ -142,7 +142,7 @@ def resolve_kernel(
     # all of this is asked for at once: one trip to memory
     row = tl.arange(0, SHAPE[2])
     state = tl.load(found[0] + b * R + row, mask=row < R, other=PENDING, cache_modifier=".cg")
-    first, n = request_span(drafts, b, K, MODE[0])
+    first, n, is_possible = request_span(drafts, b, K, SHAPE[2], MODE[0])
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[3])
     end = tl.min(tl.where((state != 1) & (row <= n), row, SHAPE[2]), 0)
     state = tl.sum(tl.where(row == end, state, 0), 0)

@@ -39,7 +39,7 @@ def row_address(at, row, STRIDES: tl.constexpr, ADDRESS: tl.constexpr):
     stream = load_field(at, STRIDES, 3, row)
     node, sample = load_field(at, STRIDES, 4, row), load_field(at, STRIDES, 5, row)
     counter = ADDRESS(position, anchor, stream, node, sample)
-    return key, counter, is_in_range(position, anchor, node, sample)
+    return key, counter, is_in_range(position, anchor, stream, node, sample)
 
 
 @triton.jit

@@ -43,7 +43,7 @@ def sample_on_device(
     if out is None:
         out = _empty(count, vocab_size, device, return_stats)
     elif validate:
-        _check_out(out, count, device, return_stats)
+        _check_out(out, count, vocab_size, logits, return_stats)
     if count:
         stats = out.stats
         launch_sample(
@@ -77,28 +77,41 @@ def check_logits(name: str, logits: Tensor, dims: int) -> None:
 
 
 def _empty(count: int, vocab_size: int, device: torch.device, has_stats: bool) -> Sampled:
-    tiles = -(-vocab_size // TILE)
+    made = {
+        name: torch.empty(shape, dtype=dtype, device=device)
+        for name, (shape, dtype) in _shapes(count, -(-vocab_size // TILE)).items()
+        if has_stats or name in ("token_ids", "margin", "error")
+    }
     stats = None
     if has_stats:
-        stats = TileStats(
-            torch.empty((count, tiles), dtype=torch.float32, device=device),
-            torch.empty((count, tiles), dtype=torch.float32, device=device),
-            torch.empty(count, dtype=torch.float32, device=device),
-            torch.empty(count, dtype=torch.int64, device=device),
-        )
-    return Sampled(
-        torch.empty(count, dtype=torch.int64, device=device),
-        torch.empty(count, dtype=torch.float64, device=device),
-        torch.empty(count, dtype=torch.int64, device=device),
-        stats,
-    )
+        names = ("tile_max", "tile_sum", "row_max", "row_sum")
+        stats = TileStats(*(made.pop(name) for name in names))
+    return Sampled(**made, stats=stats)
 
 
-def _check_out(out: Sampled, count: int, device: torch.device, has_stats: bool) -> None:
-    if out.token_ids.shape != (count,) or out.token_ids.device != device:
-        raise ValueError(
-            f"out holds {tuple(out.token_ids.shape)} tokens on {out.token_ids.device}; "
-            f"{count} rows on {device} need as many"
-        )
+def _check_out(out: Sampled, count: int, vocab_size: int, like: Tensor, has_stats: bool) -> None:
     if has_stats and out.stats is None:
         raise ValueError("out has no stats; make it by a call with return_stats=True")
+    wanted = _shapes(count, -(-vocab_size // TILE))
+    given = vars(out) | (vars(out.stats) if out.stats is not None else {})
+    for name, (shape, dtype) in wanted.items():
+        tensor = given.get(name)
+        if tensor is None:
+            continue
+        if tensor.shape != shape or tensor.dtype is not dtype or tensor.device != like.device:
+            raise ValueError(
+                f"out.{name} is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}; "
+                f"this call writes {dtype} {shape} on {like.device}"
+            )
+
+
+def _shapes(count: int, num_tiles: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    return {
+        "token_ids": ((count,), torch.int64),
+        "margin": ((count,), torch.float64),
+        "error": ((count,), torch.int64),
+        "tile_max": ((count, num_tiles), torch.float32),
+        "tile_sum": ((count, num_tiles), torch.float32),
+        "row_max": ((count,), torch.float32),
+        "row_sum": ((count,), torch.int64),
+    }

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fairdraft.noise.address import NODE_BITS
+from fairdraft.ops.arithmetic import TILE
 from fairdraft.ops.device_address import DeviceAddress, device_fields
 from fairdraft.ops.sample import TileStats
 from fairdraft.ops.triton.launch import Arithmetic, temperature_tensor
@@ -44,7 +45,10 @@ def verify_on_device(
     depth = num_rows - 1
     if validate:
         _check_ids(draft_token_ids, (count, depth), device)
+        _check_marks(marks[1], draft_stats, (count, depth, vocab_size))
     num_drafts = on_device("num_draft_tokens", num_draft_tokens, count, torch.int64, device)
+    if validate and not (isinstance(num_draft_tokens, Tensor) and num_draft_tokens.is_cuda):
+        _check_counts(num_draft_tokens, depth)
     draft = _draft(draft_logits, (count, depth, vocab_size), device) if depth else None
     key, anchor, sample = (_integers(value, device) for value in at)
     fields, strides = device_fields(
@@ -65,7 +69,9 @@ def verify_on_device(
         point_mass=None
         if point_mass is None
         else on_device("point_mass", point_mass, count, torch.bool, device),
-        forbidden=None if forbidden is None else forbidden.to(device).contiguous(),
+        forbidden=None
+        if forbidden is None
+        else torch.as_tensor(forbidden).to(device=device, dtype=torch.bool).contiguous(),
         at=((fields[0], fields[1], fields[5]), (strides[0], strides[1], strides[5])),
         draft_stats=None
         if draft_stats is None or draft is None
@@ -121,13 +127,40 @@ def on_device(name: str, values: Any, count: int, dtype: torch.dtype, device: An
 
 
 def _integers(value: Any, device: torch.device) -> Any:
-    if isinstance(value, int):
-        return value
     if isinstance(value, Tensor):
         return value.to(device)
+    if np.ndim(value) == 0:
+        return int(value)
     array = np.asarray(value)
     array = array.view(np.int64) if array.dtype == np.uint64 else array.astype(np.int64)
     return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+def _check_counts(num_draft_tokens: Any, depth: int) -> None:
+    given = np.asarray(num_draft_tokens)
+    bad = given[(given < 0) | (given > depth)]
+    if bad.size:
+        raise ValueError(
+            f"num_draft_tokens = {bad.flat[0]} is outside 0..{depth}, the drafts given"
+        )
+
+
+def _check_marks(forbidden: Any, stats: TileStats | None, shape: tuple[int, int, int]) -> None:
+    count, depth, vocab_size = shape
+    if forbidden is not None and tuple(forbidden.shape) != (count, depth):
+        raise ValueError(f"forbidden has shape {tuple(forbidden.shape)}, not {(count, depth)}")
+    if stats is None:
+        return
+    wanted = (count * depth, -(-vocab_size // TILE))
+    for name, need in (
+        ("tile_max", wanted),
+        ("tile_sum", wanted),
+        ("row_max", wanted[:1]),
+        ("row_sum", wanted[:1]),
+    ):
+        found = tuple(getattr(stats, name).shape)
+        if found != need:
+            raise ValueError(f"draft_stats.{name} has shape {found}, not {need}: a row a draft")
 
 
 def _check_ids(token_ids: Tensor, shape: tuple[int, int], device: torch.device) -> None:
@@ -160,7 +193,7 @@ def _draft(draft_logits: Any, shape: tuple[int, int, int], device: torch.device)
 
 
 def _scattered(sparse: Any, shape: tuple[int, int, int]) -> Tensor:
-    """Candidates as rows over the vocabulary; a candidate of -1 goes to a column that is cut."""
+    """Candidates as rows over the vocabulary; one that is no id goes to a column that is cut."""
     ids, logits = sparse.token_ids, sparse.logits
     if ids.shape != logits.shape or ids.shape[:2] != shape[:2]:
         raise ValueError(
@@ -168,7 +201,8 @@ def _scattered(sparse: Any, shape: tuple[int, int, int]) -> Tensor:
             f"{tuple(logits.shape)}; both must be {(*shape[:2], 'C')}"
         )
     wide = torch.full((*shape[:2], shape[2] + 1), -torch.inf, device=ids.device)
-    wide.scatter_(-1, torch.where(ids < 0, shape[2], ids), logits.float())
+    is_id = (ids >= 0) & (ids < shape[2])
+    wide.scatter_(-1, torch.where(is_id, ids, shape[2]), logits.float())
     return wide[..., :-1]
 
 
