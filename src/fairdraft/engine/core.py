@@ -62,6 +62,11 @@ class Engine:
         return self._scheduler.rows
 
     @property
+    def device(self) -> torch.device:
+        """Where logits are sampled and verified: the host, or the target's with impl "triton"."""
+        return self._runner.device
+
+    @property
     def observer(self) -> Observer | None:
         """Sees every verified round before it is cut; None for nobody."""
         return self._runner.observer

@@ -75,7 +75,7 @@ class LLM:
     ) -> None:
         if check_integer("max_num_seqs", max_num_seqs) < 1:
             raise ValueError(f"max_num_seqs={max_num_seqs!r}: must be at least 1")
-        resolve_impl(impl)
+        resolve_impl(impl, torch.device(device if impl == "triton" else "cpu"))
         config = speculative_config
         if config is not None and not isinstance(config, SpeculativeConfig):
             config = SpeculativeConfig.from_dict(config)
@@ -106,7 +106,8 @@ class LLM:
             f"target: {target.name}, {target.num_parameters:,} parameters, "
             f"{str(target.dtype).removeprefix('torch.')} on {target.device}",
             f"speculator: {self._describe_speculator()}",
-            f"sampler: race, impl {resolve_impl(self.engine.impl)}; rule: {self.engine.rule}",
+            f"sampler: race, impl {resolve_impl(self.engine.impl, self.engine.device)}; "
+            f"rule: {self.engine.rule}",
         ]
         # kernels of half precision and of accelerators depend on the number of rows
         is_steady = target.device.type == "cpu" and str(target.dtype) in _STEADY_DTYPES

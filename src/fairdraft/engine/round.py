@@ -71,9 +71,9 @@ class RoundRunner:
         self.trace = trace
         self.observer: Observer | None = None
         # a trace needs what was raced, and is kept on the host
-        on_host = trace is not None or impl in ("cpu", "reference")
+        is_on_device = impl == "triton" and trace is None
         #: where logits are filtered, sampled and verified
-        self.device = torch.device("cpu") if on_host else target.device
+        self.device = target.device if is_on_device else torch.device("cpu")
         self.cache = target.new_cache()
         self.clock = Clock()
 
