@@ -284,7 +284,7 @@ def test_the_trace_records_walked_rows_and_finds_reuse() -> None:
         ({"sample": 1 << 16}, "sample = 65536"),
         ({"temperature": float("nan")}, "temperature = nan"),
         ({"draft_temperature": -1.0}, "draft_temperature = -1.0"),
-        ({"impl": "triton"}, "impl = 'triton'"),
+        ({"impl": "gpu"}, "impl = 'gpu' is unknown"),
     ],
 )
 def test_bad_calls_are_refused(change: dict[str, Any], message: str) -> None:

@@ -60,8 +60,9 @@ def uniform_kernel(fields, out):
 
 @triton.jit
 def range_kernel(fields, out):
-    position, anchor = tl.load(fields + 1), tl.load(fields + 2)
-    is_good = kernels.is_in_range(position, anchor, tl.load(fields + 4), tl.load(fields + 5))
+    position, anchor, stream = tl.load(fields + 1), tl.load(fields + 2), tl.load(fields + 3)
+    node, sample = tl.load(fields + 4), tl.load(fields + 5)
+    is_good = kernels.is_in_range(position, anchor, stream, node, sample)
     tl.store(out, is_good.to(tl.int64))
 
 

@@ -46,9 +46,8 @@ def verify_on_device(
     if validate:
         _check_ids(draft_token_ids, (count, depth), device)
         _check_marks(marks[1], draft_stats, (count, depth, vocab_size))
-    num_drafts = on_device("num_draft_tokens", num_draft_tokens, count, torch.int64, device)
-    if validate and not (isinstance(num_draft_tokens, Tensor) and num_draft_tokens.is_cuda):
         _check_counts(num_draft_tokens, depth)
+    num_drafts = on_device("num_draft_tokens", num_draft_tokens, count, torch.int64, device)
     draft = _draft(draft_logits, (count, depth, vocab_size), device) if depth else None
     key, anchor, sample = (_integers(value, device) for value in at)
     fields, strides = device_fields(
@@ -57,7 +56,7 @@ def verify_on_device(
         device,
         validate=validate,
     )
-    point_mass, forbidden = marks
+    point_mass, forbidden = marks[0], _forbidden(marks[1], device)
     out = _empty(count, num_rows, device)
     assert isinstance(out.num_broken, Tensor)
     chain = DeviceChain(
@@ -69,9 +68,7 @@ def verify_on_device(
         point_mass=None
         if point_mass is None
         else on_device("point_mass", point_mass, count, torch.bool, device),
-        forbidden=None
-        if forbidden is None
-        else torch.as_tensor(forbidden).to(device=device, dtype=torch.bool).contiguous(),
+        forbidden=forbidden,
         at=((fields[0], fields[1], fields[5]), (strides[0], strides[1], strides[5])),
         draft_stats=None
         if draft_stats is None or draft is None
@@ -101,6 +98,12 @@ def verify_on_device(
             workspace=workspace or Workspace(device),
         )
     return out
+
+
+def _forbidden(given: Any, device: torch.device) -> Tensor | None:
+    if given is None:
+        return None
+    return torch.as_tensor(given).to(device=device, dtype=torch.bool).contiguous()
 
 
 def _temperatures(
@@ -137,6 +140,9 @@ def _integers(value: Any, device: torch.device) -> Any:
 
 
 def _check_counts(num_draft_tokens: Any, depth: int) -> None:
+    if isinstance(num_draft_tokens, Tensor) and not num_draft_tokens.is_cpu:
+        # its values are seen by the kernels alone
+        return
     given = np.asarray(num_draft_tokens)
     bad = given[(given < 0) | (given > depth)]
     if bad.size:
