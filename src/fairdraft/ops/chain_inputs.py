@@ -5,7 +5,7 @@ Axes: B rows, K drafts, V vocabulary.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,3 +42,28 @@ class ChainOutputs(NamedTuple):
     margin: np.ndarray
     error: np.ndarray
     num_broken: np.ndarray
+
+
+def check_counts(num_draft_tokens: np.ndarray, depth: int) -> None:
+    """Refuses numbers of drafts outside 0..K."""
+    given = num_draft_tokens
+    if given.size and (given.min() < 0 or given.max() > depth):
+        bad = given[(given < 0) | (given > depth)].flat[0]
+        raise ValueError(f"num_draft_tokens = {bad} is outside 0..{depth}, the drafts given")
+
+
+def check_forbidden(forbidden: Any, shape: tuple[int, int]) -> None:
+    """Refuses marks that are not one a draft."""
+    if tuple(forbidden.shape) != shape:
+        raise ValueError(f"forbidden has shape {tuple(forbidden.shape)}, not {shape}")
+
+
+def check_candidates(
+    ids: tuple[int, ...], logits: tuple[int, ...], shape: tuple[int, int, int]
+) -> None:
+    """Refuses candidates of a sparse draft law whose shapes do not fit."""
+    if ids != logits or ids[:2] != shape[:2]:
+        raise ValueError(
+            f"draft_logits has candidates of shape {tuple(ids)} and logits of shape "
+            f"{tuple(logits)}; both must be {(*shape[:2], 'C')}"
+        )

@@ -62,6 +62,12 @@ def _signed(value: int) -> int:
     return int(value) - (1 << 64) if value >= 1 << 63 else int(value)
 
 
+def check_count(at: Address, count: int) -> None:
+    """Refuses addresses that are not one a row."""
+    if len(at) != count:
+        raise ValueError(f"address names {len(at)} draws for {count} rows; give one a row")
+
+
 def device_fields(
     at: Address | DeviceAddress, count: int, device: torch.device, *, validate: bool = True
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -112,8 +118,7 @@ def _scalar(name: str, value: int, device: torch.device) -> Tensor:
 def _uploaded(
     at: Address, count: int, device: torch.device
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    if len(at) != count:
-        raise ValueError(f"address names {len(at)} draws for {count} rows; give one a row")
+    check_count(at, count)
     c0, c1, c2, c3 = (at.counter[:, i].astype(np.int64) for i in range(4))
     node = c3 & ((1 << NODE_BITS) - 1)
     fields = np.stack([at.key.view(np.int64), c0, c1, c2 >> STREAM_SHIFT, node, c3 >> NODE_BITS])

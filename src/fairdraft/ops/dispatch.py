@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from importlib.util import find_spec
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -15,6 +15,11 @@ _CPU = torch.device("cpu")
 Arithmetic = Literal["auto", "fast", "portable"]
 
 _IMPLS = get_args(Impl)
+
+
+def device_of(tensor: Any) -> torch.device:
+    """Where a tensor is; what is none is read on the host, which says what is wrong with it."""
+    return tensor.device if isinstance(tensor, torch.Tensor) else _CPU
 
 
 def resolve_impl(impl: Impl, device: torch.device = _CPU) -> Literal["reference", "cpu", "triton"]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairdraft.ops import rows
 from fairdraft.ops.arithmetic import FIXED_POINT, exp2_weights
-from fairdraft.ops.dispatch import Impl, resolve_impl
+from fairdraft.ops.dispatch import Impl, device_of, resolve_impl
 from fairdraft.ops.rows import RowError
 
 
@@ -59,8 +59,7 @@ def filter_logits(
     Noise:
         None.
     """
-    where = logits.device if isinstance(logits, Tensor) else torch.device("cpu")
-    backend = resolve_impl(impl, where)
+    backend = resolve_impl(impl, device_of(logits))
     if backend == "triton":
         from fairdraft.ops.triton.filters import filter_on_device
         from fairdraft.ops.triton.sampling import check_logits

@@ -16,8 +16,8 @@ from fairdraft.noise import Address, Trace
 from fairdraft.noise.trace import digest
 from fairdraft.ops import rows
 from fairdraft.ops.arithmetic import TILE, flat_weights, row_weights
-from fairdraft.ops.device_address import DeviceAddress
-from fairdraft.ops.dispatch import Arithmetic, Impl, resolve_arithmetic, resolve_impl
+from fairdraft.ops.device_address import DeviceAddress, check_count
+from fairdraft.ops.dispatch import Arithmetic, Impl, device_of, resolve_arithmetic, resolve_impl
 from fairdraft.ops.race import flat_race, race
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
 
@@ -42,6 +42,10 @@ class TileStats:
     tile_sum: Tensor
     row_max: Tensor
     row_sum: Tensor
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All four, in the order above."""
+        return self.tile_max, self.tile_sum, self.row_max, self.row_sum
 
 
 @dataclass(frozen=True)
@@ -106,8 +110,7 @@ def sample(
         softmax(logits / temperature) for each row, to the arithmetic in `docs/derivation.md`.
     """
     check_method(method)
-    where = logits.device if isinstance(logits, Tensor) else torch.device("cpu")
-    backend = resolve_impl(impl, where)
+    backend = resolve_impl(impl, device_of(logits))
     arithmetic = resolve_arithmetic(arithmetic, backend)
     if backend == "triton":
         from fairdraft.ops.triton.sampling import sample_on_device
@@ -132,8 +135,7 @@ def sample(
     count = len(values)
     if isinstance(address, DeviceAddress):
         address = address.to_host(count)
-    if len(address) != count:
-        raise ValueError(f"address names {len(address)} draws for {count} rows; give one a row")
+    check_count(address, count)
     scales = rows.temperature_scales("temperature", temperature, count)
     stats = _empty_stats(count, values.shape[1]) if return_stats else None
     if backend == "cpu":

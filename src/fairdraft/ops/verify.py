@@ -18,8 +18,14 @@ from fairdraft import noise
 from fairdraft.noise import Stream, Trace
 from fairdraft.noise.address import as_keys
 from fairdraft.ops import chain_trace, rows, rules
-from fairdraft.ops.chain_inputs import ChainInputs, ChainOutputs
-from fairdraft.ops.dispatch import Arithmetic, Impl, resolve_arithmetic, resolve_impl
+from fairdraft.ops.chain_inputs import (
+    ChainInputs,
+    ChainOutputs,
+    check_candidates,
+    check_counts,
+    check_forbidden,
+)
+from fairdraft.ops.dispatch import Arithmetic, Impl, device_of, resolve_arithmetic, resolve_impl
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
 from fairdraft.ops.sample import Method, TileStats, check_method
 from fairdraft.ops.verdict import DecisionWeights, Verdict
@@ -116,13 +122,12 @@ def verify_chain(
     if rule not in ("token", "block"):
         raise ValueError(f"rule = {rule!r} is not built in this release; use 'token' or 'block'")
     check_method(method)
-    where = target_logits.device if isinstance(target_logits, Tensor) else torch.device("cpu")
-    backend = resolve_impl(impl, where)
+    backend = resolve_impl(impl, device_of(target_logits))
     arithmetic = resolve_arithmetic(arithmetic, backend)
     if backend == "triton":
         from fairdraft.ops.triton.verification import verify_on_device
 
-        _refuse_unasked(impl, where)
+        _refuse_unasked(impl, target_logits.device)
         _refuse_on_device(
             method=method != "race", return_weights=return_weights, trace=trace is not None
         )
@@ -220,8 +225,7 @@ def _chain_inputs(target_logits, draft_token_ids, num_draft_tokens, draft_logits
     is_point_mass |= draft_scale == 0
     is_forbidden = (token_ids < 0) | (token_ids >= vocab_size)
     if forbidden is not None:
-        if tuple(forbidden.shape) != (count, depth):
-            raise ValueError(f"forbidden has shape {tuple(forbidden.shape)}, not {(count, depth)}")
+        check_forbidden(forbidden, (count, depth))
         is_forbidden |= np.asarray(forbidden, np.bool_)
     accept_at, final_at = _addresses(at, num_drafts, depth)
     return ChainInputs(
@@ -251,9 +255,7 @@ def _token_ids(draft_token_ids: Tensor, count: int, depth: int) -> np.ndarray:
 def _num_drafts(num_draft_tokens: Any, token_ids: np.ndarray) -> np.ndarray:
     count, depth = token_ids.shape
     given = rows.as_vector("num_draft_tokens", num_draft_tokens, count, np.int64)
-    if count and (given.min() < 0 or given.max() > depth):
-        bad = given[(given < 0) | (given > depth)][0]
-        raise ValueError(f"num_draft_tokens = {bad} is outside 0..{depth}, the drafts given")
+    check_counts(given, depth)
     is_absent = token_ids == PLACEHOLDER_TOKEN_ID
     if not is_absent.any():
         return given
@@ -277,11 +279,7 @@ def _draft_rows(
 def _dense_rows(sparse: SparseLogits, shape: tuple[int, int, int]) -> np.ndarray:
     logits = rows.as_rows("draft_logits.logits", sparse.logits, dims=3)
     ids = np.asarray(sparse.token_ids)
-    if ids.shape != logits.shape or ids.shape[:2] != shape[:2]:
-        raise ValueError(
-            f"draft_logits has candidates of shape {ids.shape} and logits of shape {logits.shape}; "
-            f"both must be {(*shape[:2], 'C')}"
-        )
+    check_candidates(ids.shape, logits.shape, shape)
     if ids.size and (ids.max() >= shape[2] or ids.min() < PLACEHOLDER_TOKEN_ID):
         bad = ids[(ids >= shape[2]) | (ids < PLACEHOLDER_TOKEN_ID)][0]
         raise ValueError(f"draft_logits has candidate {bad} outside a vocabulary of {shape[2]}")

@@ -83,14 +83,19 @@ def exact_sum(weights, axis: tl.constexpr):
 
 
 @triton.jit
+def tile_base(top):
+    """Twin of `tile_base` on the CPU: what is subtracted from a tile whose maximum is given."""
+    return tl.where(tl.abs(top) == _INF, 0.0, top)
+
+
+@triton.jit
 def tile_stats(x, c, IS_FAST: tl.constexpr):
     """Maximum and sum of 2^((x - max) c) of each tile of x [G, TILE], c > 0.
 
     A NaN makes its tile's sum NaN, +inf makes it +inf, an empty tile has -inf and 0.
     """
     top = tl.max(x, 1)
-    base = tl.where(tl.abs(top) == _INF, 0.0, top)
-    d = x - base[:, None]
+    d = x - tile_base(top)[:, None]
     if IS_FAST:
         return top, tl.sum(tl.exp2(d * c), 1)
     total = exact_sum(exp2_weight(d, c), 1)

@@ -60,8 +60,8 @@ def mass_kernel(
     r = K - 1 - (tl.program_id(0) // num_chunks // num_requests).to(tl.int64)
     wait_for_previous(HAS_PDL)
     let_next_start(HAS_PDL)
-    first, n, is_possible = request_span(drafts, b, K, SHAPE[2], MODE[0])
-    c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[3])
+    first, n, is_possible = request_span(drafts, b, K, SHAPE[2])
+    c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
     place = b * R + r
     stop, state = tl.load(path[0] + b), tl.load(path[1] + b)
     rho = tl.load(path[2] + place)
@@ -70,8 +70,8 @@ def mass_kernel(
     if is_matched | (r > stop) | (r >= n) | (state >= ERROR):
         return
     if longer < 0:
-        p_row, q_row, q_place = row_places(target, draft, first, b, r, K, MODE[0])
-        masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[5])[2]
+        p_row, q_row, q_place = row_places(target, draft, first, b, r)
+        masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[4])[2]
         laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c)
         units = tl.full([], 0, tl.int64)
         for i in range(SHAPE[3]):

@@ -15,13 +15,14 @@ import triton
 import triton.language as tl
 
 from fairdraft.ops.rows import RowError
-from fairdraft.ops.triton.arithmetic import TILE, exp2_weight, row_total
+from fairdraft.ops.triton.arithmetic import exp2_weight, row_total
 from fairdraft.ops.triton.law import probability
 from fairdraft.ops.triton.path import store_path
-from fairdraft.ops.triton.race import greedy, race, row_error
+from fairdraft.ops.triton.race import call_error, greedy, race, row_error
 from fairdraft.ops.triton.reading import (
     is_last,
     let_next_start,
+    load_masked_tiles,
     load_stats,
     load_tiles,
     store_stats,
@@ -43,9 +44,6 @@ from fairdraft.ops.triton.request import (
 )
 
 _DRAFT_ERROR = tl.constexpr(int(RowError.DRAFT))
-_PARAMETER_ERROR = tl.constexpr(int(RowError.PARAMETER))
-_ADDRESS_ERROR = tl.constexpr(int(RowError.ADDRESS))
-_INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
@@ -53,7 +51,7 @@ def chain_kernel(
     target,  # logits, strides of a request and of a row
     draft,  # logits, strides of a request and of a draft
     temperatures,  # of target and draft, [B] or [1]
-    drafts,  # token_ids [B, K], num_drafts [B] (flat: ends), point_mass [B], forbidden [B, K]
+    drafts,  # token_ids [B, K], num_drafts [B], point_mass [B], forbidden [B, K]
     at,  # key, anchor, sample: int64 [B] or [1]
     p_stats,  # tile_max, tile_sum [B, R, T], row_max, row_sum [B, R]
     q_stats,  # tile_max, tile_sum [B, K, T], row_max, row_sum [B, K]
@@ -64,7 +62,7 @@ def chain_kernel(
     requests_done_ptr,  # int32 [B], zeros before and after
     sizes,  # B, V, T
     K: tl.constexpr,
-    MODE: tl.constexpr,  # flat, fast, block, draft, draft statistics, forbidden
+    MODE: tl.constexpr,  # fast, block, draft, draft statistics, forbidden
     STRIDES: tl.constexpr,  # key, anchor, sample, temperature, draft temperature, point_mass
     ADDRESS: tl.constexpr,
     SHAPE: tl.constexpr,  # tiles a program, most tiles, most rows
@@ -80,34 +78,34 @@ def chain_kernel(
     wait_for_previous(HAS_PDL)
     let_next_start(HAS_PDL)
     # all of this is asked for at once: one trip to memory before the logits
-    first, n, is_possible = request_span(drafts, b, K, SHAPE[2], MODE[0])
+    first, n, is_possible = request_span(drafts, b, K, SHAPE[2])
     has_ended = ends_before(found[0], b, r, R, SHAPE[2])
-    c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[3])
-    x_d, is_forbidden, masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[5])
+    c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
+    x_d, is_forbidden, masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[4])
     if r > n:
         return
     is_ratio = (r < n) & (is_matched == 0)
     place = b * R + r
-    p_row, q_row, q_place = row_places(target, draft, first, b, r, K, MODE[0])
+    p_row, q_row, q_place = row_places(target, draft, first, b, r)
     p_tiles = (p_stats[0] + place * num_tiles, p_stats[1] + place * num_tiles)
     q_tiles = (q_stats[0] + q_place * num_tiles, q_stats[1] + q_place * num_tiles)
-    if MODE[2]:
+    if MODE[1]:
         if (r == 0) & (chunk == 0):
             row = tl.arange(0, SHAPE[2])
             tl.store(tests[0] + b * R + row, 0, mask=row < R)
     if has_ended == 0:
-        x = load_tiles(p_row, vocab_size, chunk, TILES)
-        if MODE[3] and not MODE[4]:
-            y = load_tiles(q_row, tl.where(is_ratio, vocab_size, 0), chunk, TILES)
-        if MODE[5]:
+        if MODE[4]:
             # a forbidden draft has p = 0
-            ids = chunk * TILES * TILE + tl.arange(0, TILES * TILE)
-            x = tl.where(ids == masked_id, -_INF, x)
-        store_stats(x, chunk, num_tiles, tl.where(c > 0.0, c, 1.0), p_tiles, MODE[1], TILES)
-        if MODE[3] and not MODE[4]:
+            x = load_masked_tiles(p_row, vocab_size, chunk, masked_id, TILES)
+        else:
+            x = load_tiles(p_row, vocab_size, chunk, TILES)
+        if MODE[2] and not MODE[3]:
+            y = load_tiles(q_row, tl.where(is_ratio, vocab_size, 0), chunk, TILES)
+        store_stats(x, chunk, num_tiles, tl.where(c > 0.0, c, 1.0), p_tiles, MODE[0], TILES)
+        if MODE[2] and not MODE[3]:
             if is_ratio:
                 q_scale = tl.where(draft_c > 0.0, draft_c, 1.0)
-                store_stats(y, chunk, num_tiles, q_scale, q_tiles, MODE[1], TILES)
+                store_stats(y, chunk, num_tiles, q_scale, q_tiles, MODE[0], TILES)
     if is_last(done_ptr + place, num_chunks):
         if ends_before(found[0], b, r, R, SHAPE[2]) == 0:
             decide(
@@ -122,7 +120,7 @@ def chain_kernel(
                 ADDRESS,
                 SHAPE,
             )
-        if MODE[2]:
+        if MODE[1]:
             # the last row of a request puts its path together
             if is_last(requests_done_ptr + b, n + 1):
                 if is_matched == 0:
@@ -150,9 +148,7 @@ def decide(
     top, total = load_stats(p_tiles[0], p_tiles[1], num_tiles, SHAPE[1])
     error, row_max = row_error(top, total)
     key, counter, is_good = final_address(at, b, r, n, STRIDES, ADDRESS)
-    error = tl.where(is_good, error, _ADDRESS_ERROR)
-    is_good = (c == c) & (draft_c == draft_c) & is_possible
-    error = tl.where(is_good, error, _PARAMETER_ERROR)
+    error = call_error(error, is_good, (c == c) & (draft_c == draft_c) & is_possible)
     weights = total * exp2_weight(top - row_max, c)
     row_sum = row_total(tl.where((error == 0) & (c > 0.0), weights, 0.0))
     tl.store(p_stats[2] + place, row_max)
@@ -178,7 +174,7 @@ def decide(
                 u = accept_number(at, b, r, STRIDES, ADDRESS)
                 is_accepted, margin = draft_test(p_x, q_x, u)
                 state = tl.where(is_accepted, ACCEPTED, REJECTED)
-                if MODE[2]:
+                if MODE[1]:
                     state = tl.where((p_x > 0.0) & (q_x > 0.0), ACCEPTED, REJECTED)
                 tl.store(found[4] + place, p_x)
                 tl.store(found[5] + place, q_x)
@@ -201,7 +197,7 @@ def decide(
 @triton.jit
 def draft_row(q_tiles, q_stats, q_place, c, num_tiles, MODE: tl.constexpr, SHAPE: tl.constexpr):
     """Error, maximum and total of a draft's row, from the statistics of its sampling or ours."""
-    if MODE[4]:
+    if MODE[3]:
         q_max, q_sum = tl.load(q_stats[2] + q_place), tl.load(q_stats[3] + q_place)
         error = (q_sum <= 0).to(tl.int32)
     else:

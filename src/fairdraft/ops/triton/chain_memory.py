@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairdraft.ops.triton.workspace import Workspace
+from fairdraft.ops.triton.workspace import Workspace, stats_buffers
 
 
 class DeviceChain(NamedTuple):
@@ -19,14 +19,13 @@ class DeviceChain(NamedTuple):
     target: tuple[Tensor, int, int]  # logits, strides of a request and of a row
     draft: tuple[Tensor, int, int] | None
     temperatures: tuple[tuple[Tensor, int], tuple[Tensor, int]]
-    token_ids: Tensor  # [B, K], or flat [N]
-    num_drafts: Tensor  # [B], or where each request's drafts end among all
+    token_ids: Tensor  # [B, K]
+    num_drafts: Tensor  # [B]
     point_mass: Tensor | None  # bool [B]
     forbidden: Tensor | None  # bool, as token_ids
     at: tuple[tuple[Tensor, ...], tuple[int, ...]]  # key, anchor, sample
     draft_stats: tuple[Tensor, Tensor, Tensor, Tensor] | None
     sizes: tuple[int, int, int]  # B, K, V
-    is_flat: bool
 
 
 def chain_memory(
@@ -36,8 +35,8 @@ def chain_memory(
     count, depth, _ = chain.sizes
     rows, num_drafts = count * (depth + 1), max(chain.token_ids.numel(), 1)
     return (
-        _stats(workspace, "p", rows, num_tiles),
-        chain.draft_stats or _stats(workspace, "q", num_drafts, num_tiles),
+        stats_buffers(workspace, "p", rows, num_tiles),
+        chain.draft_stats or stats_buffers(workspace, "q", num_drafts, num_tiles),
         _found(workspace, rows),
         (
             workspace.empty("test_state", (rows,), torch.int32),
@@ -49,17 +48,6 @@ def chain_memory(
             workspace.empty("path_state", (count,), torch.int32),
             workspace.empty("rho", (rows,), torch.float64),
         ),
-    )
-
-
-def _stats(
-    workspace: Workspace, name: str, rows: int, num_tiles: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return (
-        workspace.empty(f"{name}_tile_max", (rows, num_tiles), torch.float32),
-        workspace.empty(f"{name}_tile_sum", (rows, num_tiles), torch.float32),
-        workspace.empty(f"{name}_row_max", (rows,), torch.float32),
-        workspace.empty(f"{name}_row_sum", (rows,), torch.int64),
     )
 
 

@@ -14,7 +14,8 @@ import triton.language as tl
 
 from fairdraft.noise.device import TOKEN_LEVEL, exponentials
 from fairdraft.ops.triton.arithmetic import exp2_weight, temperature_scale
-from fairdraft.ops.triton.reading import is_last, load_field, load_tiles
+from fairdraft.ops.triton.race import scores
+from fairdraft.ops.triton.reading import is_last, load_tiles, row_address
 
 _INF = tl.constexpr(float("inf"))
 
@@ -27,17 +28,15 @@ def store_best(x, base, c, key, counter, chunk, parts, place, IS_FAST: tl.conste
     d = x - base
     if IS_FAST:
         exponent = d * c
-        scores = tl.where(exponent > -100.0, times * tl.exp2(-exponent), _INF)
+        entrants = tl.where(exponent > -100.0, times * tl.exp2(-exponent), _INF)
     else:
-        weights = exp2_weight(d, c)
-        safe = tl.where(weights > 0.0, weights, 1.0)
-        scores = tl.where(weights > 0.0, tl.div_rn(times, safe), _INF)
-    winner = tl.argmin(scores, 0)
+        entrants = scores(times, exp2_weight(d, c))
+    winner = tl.argmin(entrants, 0)
     lane = tl.arange(0, COUNT)
-    best = tl.min(scores, 0)
+    best = tl.min(entrants, 0)
     tl.store(parts[0] + place, tl.where(best < _INF, base, -_INF))
     tl.store(parts[1] + place, best)
-    tl.store(parts[2] + place, tl.min(tl.where(lane == winner, _INF, scores), 0))
+    tl.store(parts[2] + place, tl.min(tl.where(lane == winner, _INF, entrants), 0))
     tl.store(parts[3] + place, chunk * COUNT + winner)
 
 
@@ -52,9 +51,7 @@ def pick_best(parts, start, num_chunks, row_max, c, MAX_CHUNKS: tl.constexpr):
     second = tl.load(parts[2] + at, mask=is_there, other=_INF, cache_modifier=".cg")
     token = tl.load(parts[3] + at, mask=is_there, other=0, cache_modifier=".cg")
     scale = exp2_weight(base - row_max, c)
-    safe = tl.where(scale > 0.0, scale, 1.0)
-    best = tl.where(scale > 0.0, tl.div_rn(best, safe), _INF)
-    second = tl.where(scale > 0.0, tl.div_rn(second, safe), _INF)
+    best, second = scores(best, scale), scores(second, scale)
     winner = tl.argmin(best, 0)
     least = tl.min(best, 0)
     second = tl.min(tl.where(chunk == winner, second, best), 0)
@@ -83,14 +80,7 @@ def flat_kernel(
     chunk = tl.program_id(0) % num_chunks
     c = temperature_scale(tl.load(temperature_ptr + row * STRIDES[6]))
     if (tl.load(out[2] + row) == 0) & (c > 0.0):
-        key = load_field(at, STRIDES, 0, row)
-        counter = ADDRESS(
-            load_field(at, STRIDES, 1, row),
-            load_field(at, STRIDES, 2, row),
-            load_field(at, STRIDES, 3, row),
-            load_field(at, STRIDES, 4, row),
-            load_field(at, STRIDES, 5, row),
-        )
+        key, counter, _ = row_address(at, row, STRIDES, ADDRESS)
         x = load_tiles(logits_ptr + row * logits_stride, vocab_size, chunk, TILES)
         row_max = tl.load(row_max_ptr + row)
         place = row * num_chunks + chunk

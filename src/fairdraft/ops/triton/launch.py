@@ -17,11 +17,11 @@ from torch import Tensor
 from triton import next_power_of_2
 
 from fairdraft.noise.device import pack_counter
-from fairdraft.ops.arithmetic import MAX_TEMPERATURE, TILE
+from fairdraft.ops.arithmetic import TILE
 from fairdraft.ops.rows import temperature_scales
 from fairdraft.ops.triton.gumbel import flat_kernel
 from fairdraft.ops.triton.sample import pick_kernel, stats_kernel
-from fairdraft.ops.triton.workspace import Workspace
+from fairdraft.ops.triton.workspace import Workspace, stats_buffers
 
 Arithmetic = Literal["fast", "portable"]
 #: programs that keep every multiprocessor busy, with one warp each and with four tiles each
@@ -72,8 +72,7 @@ def temperature_tensor(
 
 @cache
 def _constant(name: str, value: float, device: torch.device) -> Tensor:
-    if not 0 <= value <= MAX_TEMPERATURE:
-        raise ValueError(f"{name} = {value} is not in 0..{MAX_TEMPERATURE:g}; use 0 for greedy")
+    temperature_scales(name, value, 1)
     return torch.full((), value, dtype=torch.float64, device=device)
 
 
@@ -93,15 +92,15 @@ def launch_sample(
     count, vocab_size = logits.shape
     num_tiles = -(-vocab_size // TILE)
     # noise for every token is arithmetic, which more warps spread
-    tiles, warps = (min(4, num_tiles), 4) if is_flat else program_shape(count, num_tiles)
-    if is_flat and tiles == 3:
-        tiles = 2
+    tiles, warps = program_shape(count, num_tiles)
+    if is_flat:
+        tiles, warps = min(4, next_power_of_2(num_tiles)), 4
     num_chunks = -(-num_tiles // tiles)
     is_fast = arithmetic == "fast"
     is_second_pass = is_flat and not is_fast
     has_row_stats = stats is not None or is_second_pass
     if stats is None:
-        stats = stats_buffers(workspace, count, num_tiles)
+        stats = stats_buffers(workspace, "row", count, num_tiles)
     parts = _parts(workspace, count, num_chunks) if is_flat else ()
     tensors, strides = fields[0], (*fields[1], temperature[1])
     grid = (count * num_chunks,)
@@ -194,18 +193,6 @@ def has_pdl(device: torch.device) -> bool:
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-def stats_buffers(
-    workspace: Workspace, count: int, num_tiles: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Scratch for the statistics of a call: those of tiles, and of rows."""
-    return (
-        workspace.empty("tile_max", (count, num_tiles), torch.float32),
-        workspace.empty("tile_sum", (count, num_tiles), torch.float32),
-        workspace.empty("row_max", (count,), torch.float32),
-        workspace.empty("row_sum", (count,), torch.int64),
-    )
 
 
 def _parts(workspace: Workspace, count: int, num_chunks: int) -> tuple[Tensor, ...]:

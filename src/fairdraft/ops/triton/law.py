@@ -12,8 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fairdraft.ops.triton.arithmetic import TILE, exact_sum, exp2_weight, law_scale
-from fairdraft.ops.triton.reading import load_tiles
+from fairdraft.ops.triton.arithmetic import TILE, exact_sum, exp2_weight, law_scale, tile_base
+from fairdraft.ops.triton.reading import load_masked_tiles, load_tiles
 
 NO_EXPONENT = tl.constexpr(-4096)
 _SMALLEST_EXPONENT = tl.constexpr(-100)
@@ -26,16 +26,14 @@ _ONE_BITS = tl.constexpr(0x3FF0000000000000)
 def probability(row_ptr, tile_max_ptr, token, c, row_max, total):
     """P(token) in float64, for a token inside the vocabulary."""
     tile_max = tl.load(tile_max_ptr + token // TILE, cache_modifier=".cg")
-    base = tl.where(tl.abs(tile_max) == _INF, 0.0, tile_max)
-    weight = exp2_weight(tl.load(row_ptr + token).to(tl.float32) - base, c)
+    weight = exp2_weight(tl.load(row_ptr + token).to(tl.float32) - tile_base(tile_max), c)
     return weight.to(tl.float64) * law_scale(exp2_weight(tile_max - row_max, c), total)
 
 
 @triton.jit
 def probabilities(x, tile_max, c, row_max, total):
     """P of whole tiles x [G, TILE] in float64."""
-    base = tl.where(tl.abs(tile_max) == _INF, 0.0, tile_max)
-    weights = exp2_weight(x - base[:, None], c)
+    weights = exp2_weight(x - tile_base(tile_max)[:, None], c)
     scale = law_scale(exp2_weight(tile_max - row_max, c), total)
     return weights.to(tl.float64) * scale[:, None]
 
@@ -117,8 +115,7 @@ def residual_of(
     p_tile_max, p_c, p_max, p_sum, q_tile_max, q_c, q_max, q_sum = laws
     tile = chunk * TILES + tl.arange(0, TILES)
     is_tile = tile < num_tiles
-    x = load_tiles(p_row, vocab_size, chunk, TILES)
-    x = tl.where(chunk * TILES * TILE + tl.arange(0, TILES * TILE) == masked_id, -_INF, x)
+    x = load_masked_tiles(p_row, vocab_size, chunk, masked_id, TILES)
     y = load_tiles(q_row, vocab_size, chunk, TILES)
     p_top = tl.load(p_tile_max + tile, mask=is_tile, other=-_INF)
     q_top = tl.load(q_tile_max + tile, mask=is_tile, other=-_INF)

@@ -14,10 +14,13 @@ import triton.language as tl
 from fairdraft.noise.device import TILE_LEVEL, TOKEN_LEVEL, exponentials
 from fairdraft.ops.rows import RowError
 from fairdraft.ops.triton.arithmetic import TILE, exp2_weight
+from fairdraft.ops.triton.reading import load_masked_tiles
 
 _NAN_ERROR = tl.constexpr(int(RowError.NAN))
 _INFINITE_ERROR = tl.constexpr(int(RowError.INFINITE))
 _EMPTY_ERROR = tl.constexpr(int(RowError.EMPTY))
+_PARAMETER_ERROR = tl.constexpr(int(RowError.PARAMETER))
+_ADDRESS_ERROR = tl.constexpr(int(RowError.ADDRESS))
 _INF = tl.constexpr(float("inf"))
 
 
@@ -32,23 +35,28 @@ def row_error(tile_max, tile_sum):
 
 
 @triton.jit
-def first(times, weights):
-    """The entrant with the smallest time over weight, and its margin; ties go to the lowest."""
-    lane = tl.arange(0, times.shape[0])
-    safe = tl.where(weights > 0.0, weights, 1.0)
-    scores = tl.where(weights > 0.0, tl.div_rn(times, safe), _INF)
-    winner = tl.argmin(scores, 0)
-    best = tl.min(scores, 0)
-    second = tl.min(tl.where(lane == winner, _INF, scores), 0)
-    return winner, second.to(tl.float64) / best.to(tl.float64) - 1.0
+def call_error(error, is_addressed, has_parameters):
+    """A row's error, or that of what its request was called with."""
+    error = tl.where(is_addressed, error, _ADDRESS_ERROR)
+    return tl.where(has_parameters, error, _PARAMETER_ERROR)
 
 
 @triton.jit
-def load_tile(row_ptr, tile, vocab_size, masked_id):
-    """One tile of logits as float32, -inf past the vocabulary and at one masked id (-1: none)."""
-    at = tile * TILE + tl.arange(0, TILE)
-    x = tl.load(row_ptr + at, mask=at < vocab_size, other=-_INF).to(tl.float32)
-    return tl.where(at == masked_id, -_INF, x)
+def scores(times, weights):
+    """Times over weights, by IEEE division; +inf where there is no weight."""
+    safe = tl.where(weights > 0.0, weights, 1.0)
+    return tl.where(weights > 0.0, tl.div_rn(times, safe), _INF)
+
+
+@triton.jit
+def first(times, weights):
+    """The entrant with the smallest score, and its margin; ties go to the lowest."""
+    lane = tl.arange(0, times.shape[0])
+    entrants = scores(times, weights)
+    winner = tl.argmin(entrants, 0)
+    best = tl.min(entrants, 0)
+    second = tl.min(tl.where(lane == winner, _INF, entrants), 0)
+    return winner, second.to(tl.float64) / best.to(tl.float64) - 1.0
 
 
 @triton.jit
@@ -62,7 +70,7 @@ def race_tokens(weights, tile, key, counter):
 @triton.jit
 def race_in_tile(row_ptr, vocab_size, masked_id, c, tile, key, counter):
     """Draws a token of one tile of a row: id and margin."""
-    x = load_tile(row_ptr, tile, vocab_size, masked_id)
+    x = load_masked_tiles(row_ptr, vocab_size, tile, masked_id, 1)
     # the tile's own maximum again: cheaper than finding it among the statistics
     return race_tokens(exp2_weight(x - tl.max(x, 0), c), tile, key, counter)
 
@@ -82,7 +90,7 @@ def greedy(row_ptr, vocab_size, masked_id, tile_max):
     lane = tl.arange(0, tile_max.shape[0])
     tile = tl.argmax(tile_max, 0)
     other = tl.max(tl.where(lane == tile, -_INF, tile_max), 0)
-    x = load_tile(row_ptr, tile, vocab_size, masked_id)
+    x = load_masked_tiles(row_ptr, vocab_size, tile, masked_id, 1)
     at = tl.arange(0, TILE)
     winner = tl.argmax(x, 0)
     second = tl.maximum(other, tl.max(tl.where(at == winner, -_INF, x), 0))

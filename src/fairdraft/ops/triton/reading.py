@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from fairdraft.noise.device import is_in_range
 from fairdraft.ops.triton.arithmetic import TILE, tile_stats
 
 _INF = tl.constexpr(float("inf"))
@@ -24,10 +25,28 @@ def load_field(fields, strides, INDEX: tl.constexpr, row):
 
 
 @triton.jit
+def row_address(at, row, STRIDES: tl.constexpr, ADDRESS: tl.constexpr):
+    """A row's key, its counter, and whether every field was in range."""
+    key = load_field(at, STRIDES, 0, row)
+    position, anchor = load_field(at, STRIDES, 1, row), load_field(at, STRIDES, 2, row)
+    stream = load_field(at, STRIDES, 3, row)
+    node, sample = load_field(at, STRIDES, 4, row), load_field(at, STRIDES, 5, row)
+    counter = ADDRESS(position, anchor, stream, node, sample)
+    return key, counter, is_in_range(position, anchor, stream, node, sample)
+
+
+@triton.jit
 def load_tiles(row_ptr, vocab_size, chunk, TILES: tl.constexpr):
     """Consecutive tiles of a row as float32 [TILES * TILE], -inf past the vocabulary."""
     at = chunk * TILES * TILE + tl.arange(0, TILES * TILE)
     return tl.load(row_ptr + at, mask=at < vocab_size, other=-_INF).to(tl.float32)
+
+
+@triton.jit
+def load_masked_tiles(row_ptr, vocab_size, chunk, masked_id, TILES: tl.constexpr):
+    """The same with one id at -inf; -1 masks none."""
+    at = chunk * TILES * TILE + tl.arange(0, TILES * TILE)
+    return tl.where(at == masked_id, -_INF, load_tiles(row_ptr, vocab_size, chunk, TILES))
 
 
 @triton.jit

@@ -24,39 +24,26 @@ _INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
-def request_span(drafts, b, K: tl.constexpr, ROWS: tl.constexpr, IS_FLAT: tl.constexpr):
+def request_span(drafts, b, K: tl.constexpr, ROWS: tl.constexpr):
     """A request's first draft among all, how many it has, and whether that number is possible.
 
     An id of -1 ends the drafts.
     """
-    if IS_FLAT:
-        end = tl.load(drafts[1] + b).to(tl.int64)
-        start = tl.load(drafts[1] + b - 1, mask=b > 0, other=0).to(tl.int64)
-        given = end - start
-    else:
-        start = b * K
-        given = tl.load(drafts[1] + b).to(tl.int64)
+    start = b * K
+    given = tl.load(drafts[1] + b).to(tl.int64)
     is_possible = (given >= 0) & (given <= K)
-    n = tl.where(is_possible, given, 0)
     row = tl.arange(0, ROWS)
-    is_draft = row < (n if IS_FLAT else K)
-    ids = tl.load(drafts[0] + start + row, mask=is_draft, other=-1).to(tl.int64)
+    ids = tl.load(drafts[0] + start + row, mask=row < K, other=-1).to(tl.int64)
     absent = tl.min(tl.where(ids == -1, row, ROWS), 0).to(tl.int64)
-    return start, tl.minimum(n, absent), is_possible
+    return start, tl.minimum(tl.where(is_possible, given, 0), absent), is_possible
 
 
 @triton.jit
-def row_places(target, draft, first, b, r, K: tl.constexpr, IS_FLAT: tl.constexpr):
+def row_places(target, draft, first, b, r):
     """Pointers to row r of the target and to the draft's row, and the latter's index."""
-    if IS_FLAT:
-        p_row = target[0] + (first + b + r) * target[2]
-        q_row = draft[0] + (first + r) * draft[2]
-        q_place = first + r
-    else:
-        p_row = target[0] + b * target[1] + r * target[2]
-        q_row = draft[0] + b * draft[1] + r * draft[2]
-        q_place = b * K + r
-    return p_row, q_row, q_place
+    p_row = target[0] + b * target[1] + r * target[2]
+    q_row = draft[0] + b * draft[1] + r * draft[2]
+    return p_row, q_row, first + r
 
 
 @triton.jit
@@ -72,10 +59,19 @@ def masked_token(drafts, first, r, n, vocab_size, HAS_FORBIDDEN: tl.constexpr):
 
 
 @triton.jit
+def request_fields(at, b, STRIDES: tl.constexpr):
+    """A request's key, anchor and sample."""
+    return (
+        load_field(at, STRIDES, 0, b),
+        load_field(at, STRIDES, 1, b),
+        load_field(at, STRIDES, 2, b),
+    )
+
+
+@triton.jit
 def final_address(at, b, r, n, STRIDES: tl.constexpr, ADDRESS: tl.constexpr):
     """Key and counter of the token after row r, and whether the fields are in range."""
-    key, anchor = load_field(at, STRIDES, 0, b), load_field(at, STRIDES, 1, b)
-    sample = load_field(at, STRIDES, 2, b)
+    key, anchor, sample = request_fields(at, b, STRIDES)
     stream = tl.where(r < n, _RESIDUAL, tl.where(n > 0, _BONUS, _TARGET)).to(tl.int64)
     shown = tl.where(n > 0, anchor, 0)
     counter = ADDRESS(anchor + r, shown, stream, r, sample)
@@ -85,8 +81,7 @@ def final_address(at, b, r, n, STRIDES: tl.constexpr, ADDRESS: tl.constexpr):
 @triton.jit
 def accept_number(at, b, r, STRIDES: tl.constexpr, ADDRESS: tl.constexpr):
     """The uniform that tests draft r + 1."""
-    key, anchor = load_field(at, STRIDES, 0, b), load_field(at, STRIDES, 1, b)
-    sample = load_field(at, STRIDES, 2, b)
+    key, anchor, sample = request_fields(at, b, STRIDES)
     stream = tl.full([], _ACCEPT, tl.int64)
     return accept_uniform(key, ADDRESS(anchor + r, anchor, stream, r + 1, sample))
 
@@ -111,7 +106,7 @@ def ends_before(states_ptr, b, r, R: tl.constexpr, MAX_ROWS: tl.constexpr):
     """Whether an earlier row of the request is already known to end the walk."""
     row = tl.arange(0, MAX_ROWS)
     state = tl.load(states_ptr + b * R + row, mask=row < r, other=0, cache_modifier=".cv")
-    return tl.max(state, 0) > 1
+    return tl.max(state, 0) > ACCEPTED
 
 
 @triton.jit

@@ -32,6 +32,7 @@ from fairdraft.ops.triton.reading import (
     wait_for_previous,
 )
 from fairdraft.ops.triton.request import (
+    ACCEPTED,
     ERROR,
     PENDING,
     REJECTED,
@@ -142,15 +143,15 @@ def resolve_kernel(
     # all of this is asked for at once: one trip to memory
     row = tl.arange(0, SHAPE[2])
     state = tl.load(found[0] + b * R + row, mask=row < R, other=PENDING, cache_modifier=".cg")
-    first, n, is_possible = request_span(drafts, b, K, SHAPE[2], MODE[0])
-    c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[3])
-    end = tl.min(tl.where((state != 1) & (row <= n), row, SHAPE[2]), 0)
+    first, n, is_possible = request_span(drafts, b, K, SHAPE[2])
+    c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
+    end = tl.min(tl.where((state != ACCEPTED) & (row <= n), row, SHAPE[2]), 0)
     state = tl.sum(tl.where(row == end, state, 0), 0)
     end = end.to(tl.int64)
     rho = tl.full([], 1.0, tl.float64)
     passed_margin, failed_margin = rho * _INF, rho * _INF
     is_block = b < 0
-    if MODE[2]:
+    if MODE[1]:
         is_block = is_matched == 0
         if is_block & (state != PENDING):
             end, state, rho, passed_margin, failed_margin = block_end(
@@ -158,12 +159,12 @@ def resolve_kernel(
             )
     place = b * R + end
     if state == REJECTED:
-        p_row, q_row, q_place = row_places(target, draft, first, b, end, K, MODE[0])
-        masked_id = masked_token(drafts, first, end, n, vocab_size, MODE[5])[2]
+        p_row, q_row, q_place = row_places(target, draft, first, b, end)
+        masked_id = masked_token(drafts, first, end, n, vocab_size, MODE[4])[2]
         laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c)
         tiles_out = (residual[0] + b * num_tiles, residual[1] + b * num_tiles)
         sizes = (rho, num_tiles, vocab_size, masked_id)
-        store_residual((p_row, q_row), laws, sizes, chunk, tiles_out, TILES, SHAPE[3], MODE[2])
+        store_residual((p_row, q_row), laws, sizes, chunk, tiles_out, TILES, SHAPE[3], MODE[1])
         if is_last(done_ptr + b, num_chunks):
             key, counter, is_good = final_address(at, b, end, n, STRIDES, ADDRESS)
             token, margin = replacement(
@@ -175,7 +176,7 @@ def resolve_kernel(
                 key,
                 counter,
                 SHAPE[1],
-                MODE[2],
+                MODE[1],
             )
             test_margin = tl.where(is_block, failed_margin, tl.load(found[3] + place))
             margin = tl.minimum(margin, test_margin)

@@ -12,34 +12,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fairdraft.noise.device import TILE_LEVEL, exponentials, is_in_range
-from fairdraft.ops.rows import RowError
-from fairdraft.ops.triton.arithmetic import exp2_weight, row_total, temperature_scale
+from fairdraft.noise.device import TILE_LEVEL, exponentials
+from fairdraft.ops.triton.arithmetic import exp2_weight, row_total, temperature_scale, tile_base
 from fairdraft.ops.triton.gumbel import pick_best, store_best
-from fairdraft.ops.triton.race import first, greedy, race_in_tile, row_error
+from fairdraft.ops.triton.race import call_error, first, greedy, race_in_tile, row_error
 from fairdraft.ops.triton.reading import (
     let_next_start,
-    load_field,
     load_stats,
     load_tiles,
+    row_address,
     store_stats,
     wait_for_previous,
 )
-
-_PARAMETER_ERROR = tl.constexpr(int(RowError.PARAMETER))
-_ADDRESS_ERROR = tl.constexpr(int(RowError.ADDRESS))
-_INF = tl.constexpr(float("inf"))
-
-
-@triton.jit
-def row_address(at, row, STRIDES: tl.constexpr, ADDRESS: tl.constexpr):
-    """A row's key, its counter, and whether every field was in range."""
-    key = load_field(at, STRIDES, 0, row)
-    position, anchor = load_field(at, STRIDES, 1, row), load_field(at, STRIDES, 2, row)
-    stream = load_field(at, STRIDES, 3, row)
-    node, sample = load_field(at, STRIDES, 4, row), load_field(at, STRIDES, 5, row)
-    counter = ADDRESS(position, anchor, stream, node, sample)
-    return key, counter, is_in_range(position, anchor, stream, node, sample)
 
 
 @triton.jit
@@ -72,8 +56,7 @@ def stats_kernel(
     store_stats(x, chunk, num_tiles, scale, out, IS_FAST, TILES)
     if IS_FLAT:
         key, counter, _ = row_address(at, row, STRIDES, ADDRESS)
-        top = tl.max(x, 0)
-        base = tl.where(tl.abs(top) == _INF, 0.0, top)
+        base = tile_base(tl.max(x, 0))
         place = row * num_chunks + chunk
         store_best(x, base, scale, key, counter, chunk, parts, place, True)
 
@@ -108,8 +91,7 @@ def pick_kernel(
         stats[0] + row * num_tiles, stats[1] + row * num_tiles, num_tiles, MAX_TILES
     )
     error, row_max = row_error(tile_max, tile_sum)
-    error = tl.where(is_good, error, _ADDRESS_ERROR)
-    error = tl.where(c == c, error, _PARAMETER_ERROR)
+    error = call_error(error, is_good, c == c)
     token, margin = tl.full([], -1, tl.int32), tl.full([], 0.0, tl.float64)
     row_sum = tl.full([], 0, tl.int64)
     row_ptr = logits_ptr + row * logits_stride

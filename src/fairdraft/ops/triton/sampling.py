@@ -51,9 +51,7 @@ def sample_on_device(
             temperatures,
             fields,
             (out.token_ids, out.margin, out.error),
-            None
-            if stats is None
-            else (stats.tile_max, stats.tile_sum, stats.row_max, stats.row_sum),
+            None if stats is None else stats.tensors(),
             is_flat=method == "gumbel",
             arithmetic=arithmetic,
             workspace=workspace or Workspace(device),
@@ -76,23 +74,37 @@ def check_logits(name: str, logits: Tensor, dims: int) -> None:
         )
 
 
-def _empty(count: int, vocab_size: int, device: torch.device, has_stats: bool) -> Sampled:
-    made = {
-        name: torch.empty(shape, dtype=dtype, device=device)
-        for name, (shape, dtype) in _shapes(count, -(-vocab_size // TILE)).items()
-        if has_stats or name in ("token_ids", "margin", "error")
+def stats_shapes(count: int, vocab_size: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and type of each of the statistics of `count` rows, in the order of `TileStats`."""
+    tiles = (count, -(-vocab_size // TILE))
+    return {
+        "tile_max": (tiles, torch.float32),
+        "tile_sum": (tiles, torch.float32),
+        "row_max": ((count,), torch.float32),
+        "row_sum": ((count,), torch.int64),
     }
-    stats = None
-    if has_stats:
-        names = ("tile_max", "tile_sum", "row_max", "row_sum")
-        stats = TileStats(*(made.pop(name) for name in names))
-    return Sampled(**made, stats=stats)
+
+
+def _token_shapes(count: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    types = {"token_ids": torch.int64, "margin": torch.float64, "error": torch.int64}
+    return {name: ((count,), dtype) for name, dtype in types.items()}
+
+
+def _empty(count: int, vocab_size: int, device: torch.device, has_stats: bool) -> Sampled:
+    def made(shapes: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> dict[str, Tensor]:
+        return {
+            name: torch.empty(shape, dtype=dtype, device=device)
+            for name, (shape, dtype) in shapes.items()
+        }
+
+    stats = TileStats(**made(stats_shapes(count, vocab_size))) if has_stats else None
+    return Sampled(**made(_token_shapes(count)), stats=stats)
 
 
 def _check_out(out: Sampled, count: int, vocab_size: int, like: Tensor, has_stats: bool) -> None:
     if has_stats and out.stats is None:
         raise ValueError("out has no stats; make it by a call with return_stats=True")
-    wanted = _shapes(count, -(-vocab_size // TILE))
+    wanted = _token_shapes(count) | stats_shapes(count, vocab_size)
     given = vars(out) | (vars(out.stats) if out.stats is not None else {})
     for name, (shape, dtype) in wanted.items():
         tensor = given.get(name)
@@ -103,15 +115,3 @@ def _check_out(out: Sampled, count: int, vocab_size: int, like: Tensor, has_stat
                 f"out.{name} is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}; "
                 f"this call writes {dtype} {shape} on {like.device}"
             )
-
-
-def _shapes(count: int, num_tiles: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    return {
-        "token_ids": ((count,), torch.int64),
-        "margin": ((count,), torch.float64),
-        "error": ((count,), torch.int64),
-        "tile_max": ((count, num_tiles), torch.float32),
-        "tile_sum": ((count, num_tiles), torch.float32),
-        "row_max": ((count,), torch.float32),
-        "row_sum": ((count,), torch.int64),
-    }

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fairdraft.noise.address import NODE_BITS
-from fairdraft.ops.arithmetic import TILE
+from fairdraft.ops.chain_inputs import check_candidates, check_counts, check_forbidden
 from fairdraft.ops.device_address import DeviceAddress, device_fields
 from fairdraft.ops.sample import TileStats
 from fairdraft.ops.triton.launch import Arithmetic, temperature_tensor
-from fairdraft.ops.triton.sampling import check_logits
+from fairdraft.ops.triton.sampling import check_logits, stats_shapes
 from fairdraft.ops.triton.verify import DeviceChain, launch_verify
 from fairdraft.ops.triton.workspace import Workspace
 from fairdraft.ops.verdict import Verdict
@@ -45,7 +45,10 @@ def verify_on_device(
     depth = num_rows - 1
     if validate:
         _check_ids(draft_token_ids, (count, depth), device)
-        _check_marks(marks[1], draft_stats, (count, depth, vocab_size))
+        if marks[1] is not None:
+            check_forbidden(marks[1], (count, depth))
+        if draft_stats is not None:
+            _check_stats(draft_stats, count * depth, vocab_size)
         _check_counts(num_draft_tokens, depth)
     num_drafts = on_device("num_draft_tokens", num_draft_tokens, count, torch.int64, device)
     draft = _draft(draft_logits, (count, depth, vocab_size), device) if depth else None
@@ -70,16 +73,8 @@ def verify_on_device(
         else on_device("point_mass", point_mass, count, torch.bool, device),
         forbidden=forbidden,
         at=((fields[0], fields[1], fields[5]), (strides[0], strides[1], strides[5])),
-        draft_stats=None
-        if draft_stats is None or draft is None
-        else (
-            draft_stats.tile_max,
-            draft_stats.tile_sum,
-            draft_stats.row_max,
-            draft_stats.row_sum,
-        ),
+        draft_stats=None if draft_stats is None or draft is None else draft_stats.tensors(),
         sizes=(count, depth, vocab_size),
-        is_flat=False,
     )
     if count:
         launch_verify(
@@ -140,30 +135,13 @@ def _integers(value: Any, device: torch.device) -> Any:
 
 
 def _check_counts(num_draft_tokens: Any, depth: int) -> None:
-    if isinstance(num_draft_tokens, Tensor) and not num_draft_tokens.is_cpu:
-        # its values are seen by the kernels alone
-        return
-    given = np.asarray(num_draft_tokens)
-    bad = given[(given < 0) | (given > depth)]
-    if bad.size:
-        raise ValueError(
-            f"num_draft_tokens = {bad.flat[0]} is outside 0..{depth}, the drafts given"
-        )
+    # values on the device are seen by the kernels alone
+    if not (isinstance(num_draft_tokens, Tensor) and not num_draft_tokens.is_cpu):
+        check_counts(np.asarray(num_draft_tokens), depth)
 
 
-def _check_marks(forbidden: Any, stats: TileStats | None, shape: tuple[int, int, int]) -> None:
-    count, depth, vocab_size = shape
-    if forbidden is not None and tuple(forbidden.shape) != (count, depth):
-        raise ValueError(f"forbidden has shape {tuple(forbidden.shape)}, not {(count, depth)}")
-    if stats is None:
-        return
-    wanted = (count * depth, -(-vocab_size // TILE))
-    for name, need in (
-        ("tile_max", wanted),
-        ("tile_sum", wanted),
-        ("row_max", wanted[:1]),
-        ("row_sum", wanted[:1]),
-    ):
+def _check_stats(stats: TileStats, count: int, vocab_size: int) -> None:
+    for name, (need, _) in stats_shapes(count, vocab_size).items():
         found = tuple(getattr(stats, name).shape)
         if found != need:
             raise ValueError(f"draft_stats.{name} has shape {found}, not {need}: a row a draft")
@@ -201,11 +179,7 @@ def _draft(draft_logits: Any, shape: tuple[int, int, int], device: torch.device)
 def _scattered(sparse: Any, shape: tuple[int, int, int]) -> Tensor:
     """Candidates as rows over the vocabulary; one that is no id goes to a column that is cut."""
     ids, logits = sparse.token_ids, sparse.logits
-    if ids.shape != logits.shape or ids.shape[:2] != shape[:2]:
-        raise ValueError(
-            f"draft_logits has candidates of shape {tuple(ids.shape)} and logits of shape "
-            f"{tuple(logits.shape)}; both must be {(*shape[:2], 'C')}"
-        )
+    check_candidates(ids.shape, logits.shape, shape)
     wide = torch.full((*shape[:2], shape[2] + 1), -torch.inf, device=ids.device)
     is_id = (ids >= 0) & (ids < shape[2])
     wide.scatter_(-1, torch.where(is_id, ids, shape[2]), logits.float())

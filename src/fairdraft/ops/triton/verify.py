@@ -107,7 +107,6 @@ def _constants(
 ) -> dict[str, Any]:
     """What a kernel is compiled for."""
     mode = (
-        chain.is_flat,
         arithmetic == "fast",
         is_block,
         chain.draft is not None,

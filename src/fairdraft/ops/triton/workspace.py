@@ -34,3 +34,15 @@ class Workspace:
             buffer = make(max(size, 1), dtype=dtype, device=self.device)
             self._buffers[name] = buffer
         return buffer[:size].view(shape)
+
+
+def stats_buffers(
+    workspace: Workspace, name: str, rows: int, num_tiles: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Scratch for statistics [rows, T]: tile_max, tile_sum, row_max, row_sum."""
+    return (
+        workspace.empty(f"{name}_tile_max", (rows, num_tiles), torch.float32),
+        workspace.empty(f"{name}_tile_sum", (rows, num_tiles), torch.float32),
+        workspace.empty(f"{name}_row_max", (rows,), torch.float32),
+        workspace.empty(f"{name}_row_sum", (rows,), torch.int64),
+    )
