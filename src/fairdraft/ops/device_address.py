@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ def device_fields(
             tensors.append(value)
             strides.append(1 if value.dim() else 0)
         else:
-            tensors.append(_scalar(name, int(value), device))
+            tensors.append(_scalar(name, _integer(name, value), device))
             strides.append(0)
     return tuple(tensors), tuple(strides)
 
@@ -103,6 +104,14 @@ def _check(name: str, value: Tensor, count: int, device: torch.device) -> None:
             f"address field {name} has shape {tuple(value.shape)} and stride {value.stride()}; "
             f"give a contiguous vector of one value a row ({count})"
         )
+
+
+def _integer(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ValueError(
+            f"address field {name} = {value!r} is no integer; give one, or int64 tensors"
+        )
+    return index(value)
 
 
 @cache

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairdraft import ops
-from fairdraft.noise import Stream
+from fairdraft.noise import Stream, Trace
 from fairdraft.ops import RowError, SparseLogits
 from fairdraft.ops.triton.workspace import Workspace
 from fairdraft.ops.verify import Rule
@@ -25,9 +25,6 @@ def batch(count: int, depth: int, vocab_size: int, kind: str, seed: int) -> dict
     order = np.array([5, 4, 3, 11, 10, 9, 8, 7])[:count]
     picked = {name: take(value, order) for name, value in call.items()}
     picked["temperature"] = torch.from_numpy(picked["temperature"]).float()
-    # the host ends a chain at an absent draft (-1); on the device counts are the caller's
-    absent = picked["draft_token_ids"] == -1
-    picked["draft_token_ids"][absent] = vocab_size
     return picked
 
 
@@ -245,6 +242,11 @@ IDS, PAIR = torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, dtype=torch.int
         ({"draft_logits": torch.zeros(2, 2, 20).double()}, "draft_logits is torch.float64"),
         ({"draft_logits": torch.zeros(2, 2, 20, device="meta")}, "draft_logits is .* on meta"),
         ({"draft_logits": SparseLogits(IDS[None], torch.zeros(2, 2, 1))}, "both must be"),
+        ({"draft_logits": [1.0]}, "must be a tensor, SparseLogits or None, not list"),
+        ({"num_draft_tokens": PAIR - 2}, "num_draft_tokens = -2 is outside 0..2"),
+        ({"num_draft_tokens": [2, 3]}, "num_draft_tokens = 3 is outside 0..2"),
+        ({"forbidden": torch.zeros(1, 1, dtype=torch.bool)}, r"forbidden has shape \(1, 1\)"),
+        ({"trace": Trace()}, "trace is not built for tensors on a GPU"),
         ({"draft_token_ids": IDS[:, :1]}, r"draft_token_ids has shape \(2, 1\)"),
         ({"draft_token_ids": IDS.double()}, "dtype torch.float64"),
         ({"draft_token_ids": IDS.to("meta")}, "draft_token_ids is on meta"),

@@ -86,6 +86,13 @@ def test_fields_out_of_range_are_errors_of_their_rows(method: Any) -> None:
     assert got.token_ids.tolist() == [good[0], *[-1] * (count - 2), good[-1]]
 
 
+def test_a_stream_out_of_range_is_an_error_and_no_other_stream() -> None:
+    streams = torch.tensor([int(Stream.TARGET), 256 + int(Stream.TARGET), -1])
+    logits = random_logits((3, 80), seed=4).float()
+    got = ops.sample(logits, replace(device_address(3), stream=streams), impl="triton")
+    assert got.error.tolist() == [0, RowError.ADDRESS, RowError.ADDRESS]
+
+
 def test_a_planted_layout_changes_tokens_where_it_differs() -> None:
     logits = torch.zeros(4, 900)
     at = device_address(4, seed=7)
@@ -112,6 +119,8 @@ FIELD = torch.zeros(2, dtype=torch.int64)
         ({"node": torch.zeros(3, dtype=torch.int64)}, r"node has shape \(3,\)"),
         ({"sample": torch.zeros(2, 1, dtype=torch.int64)}, r"sample has shape \(2, 1\)"),
         ({"stream": torch.zeros(4, dtype=torch.int64)[::2]}, r"stream has .* stride \(2,\)"),
+        ({"key": True}, "address field key = True is no integer"),
+        ({"position": 2.7}, r"address field position = 2\.7 is no integer"),
         ({"key": 1 << 64}, "key = 18446744073709551616 does not fit 64 bits"),
         ({"key": -(1 << 63) - 1}, "does not fit 64 bits"),
         ({"position": 1 << 32}, r"position = 4294967296 is outside 0..4294967295"),

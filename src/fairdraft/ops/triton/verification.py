@@ -20,6 +20,7 @@ from fairdraft.ops.triton.sampling import check_logits, stats_shapes
 from fairdraft.ops.triton.verify import DeviceChain, launch_verify
 from fairdraft.ops.triton.workspace import Workspace
 from fairdraft.ops.verdict import Verdict
+from fairdraft.ops.verify import SparseLogits
 
 
 def verify_on_device(
@@ -165,8 +166,11 @@ def _check_ids(token_ids: Tensor, shape: tuple[int, int], device: torch.device) 
 def _draft(draft_logits: Any, shape: tuple[int, int, int], device: torch.device) -> Tensor | None:
     if draft_logits is None:
         return None
-    if not isinstance(draft_logits, Tensor):
+    if isinstance(draft_logits, SparseLogits):
         return _scattered(draft_logits, shape)
+    if not isinstance(draft_logits, Tensor):
+        kind = type(draft_logits).__name__
+        raise ValueError(f"draft_logits must be a tensor, SparseLogits or None, not {kind}")
     check_logits("draft_logits", draft_logits, dims=3)
     if draft_logits.shape != shape or draft_logits.device != device:
         raise ValueError(
