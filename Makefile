@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench gpu-bench nightly clean
+.PHONY: help run test lint format bench gpu-test gpu-bench nightly clean
 
 help:
 	@echo "make run     install into $(VENV) and stream a story from the embedded models"

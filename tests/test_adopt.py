@@ -68,14 +68,22 @@ def run(example: ModuleType, count: int, *, is_drawn_from_q: bool = True) -> tup
     )
 
 
+@pytest.mark.parametrize("position", [0, 1])
 @pytest.mark.parametrize("is_drawn_from_q", [True, False])
-def test_first_token_has_the_law_of_the_target_if_q_is_true(
-    example: ModuleType, is_drawn_from_q: bool
+def test_tokens_have_the_law_of_the_target_if_q_is_true(
+    example: ModuleType, is_drawn_from_q: bool, position: int
 ) -> None:
+    """The first two tokens of 8,000 requests, 8 ids; rows do not depend on what was drawn.
+
+    Drafts drawn at half the temperature that q claims move the first token by TV .081 and the
+    second, where there is one (about 3,400 requests), by .135: missed with chance below 1e-30 at
+    p = 1e-9. A right sampler fails at p = 1e-3 once in a thousand seeds; the seed is fixed.
+    """
     sampled, num_sampled = run(example, 8000, is_drawn_from_q=is_drawn_from_q)
     assert set(num_sampled.tolist()) == {1, 2, 3}
-    counts = np.bincount(sampled[:, 0].numpy(), minlength=VOCAB_SIZE)
-    law = torch.softmax(laws(1, NUM_DRAFTS + 1, VOCAB_SIZE)[0].double() / 0.7, 0).numpy()
+    emitted = sampled[num_sampled > position, position].numpy()
+    counts = np.bincount(emitted, minlength=VOCAB_SIZE)
+    law = torch.softmax(laws(1, NUM_DRAFTS + 1, VOCAB_SIZE)[position].double() / 0.7, 0).numpy()
     p_value = chi_square_survival(*chi_square_statistic(counts, law))
     assert p_value > 1e-3 if is_drawn_from_q else p_value < 1e-9
 
