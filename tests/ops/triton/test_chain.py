@@ -199,7 +199,7 @@ def test_statistics_from_the_drafts_own_sampling(rule: Rule) -> None:
 
 
 def test_one_workspace_serves_calls_of_any_shape() -> None:
-    """Counters and states are zero again after every call, one with errors above all."""
+    """Counters are zero again after every call, one with errors above all."""
     workspace = Workspace("cpu")
     for count, depth, vocab_size, kind, rule in [
         (4, 3, 60, "dense", "block"),
@@ -212,7 +212,9 @@ def test_one_workspace_serves_calls_of_any_shape() -> None:
         call: dict[str, Any] = batch(count, depth, vocab_size, kind, seed=count) | {"rule": rule}
         call["target_logits"][0, 0, 0] = torch.nan
         assert_verified_alike(call, workspace=workspace)
-    for name in ("state", "rows_done", "masses_done", "requests_done", "test_units"):
+        workspace.poison()
+    assert {"rows_done", "ended", "passed", "test_units"} <= workspace._counters
+    for name in workspace._counters:
         assert not workspace._buffers[name].any(), name
 
 

@@ -119,6 +119,21 @@ def test_chains_equal_the_reference(vocab_size: int, rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
+def test_repeats_read_nothing_of_the_call_before(vocab_size: int, rule: Rule) -> None:
+    """Rows of a request race to end its walk: whoever wins, 3,000 times, in poisoned memory."""
+    call = chain_call(vocab_size, seed=3)
+    expected = ops.verify_chain(**call, rule=rule, impl="reference").token_ids.cuda()
+    moved, workspace = to_gpu(call), Workspace("cuda")
+    num_wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(3_000):
+        workspace.poison()
+        got = ops.verify_chain(**moved, rule=rule, arithmetic="portable", workspace=workspace)
+        num_wrong += (got.token_ids != expected).any()
+    assert num_wrong == 0
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
 def test_errors_leave_a_workspace_as_it_was(rule: Rule) -> None:
     """Bad rows, bad numbers, then the good call again in the same memory."""
     workspace = Workspace("cuda")

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from fairdraft.ops.triton.law import mass_units, request_laws, residual_of
-from fairdraft.ops.triton.path import FAILED, PASSED, longest_passed, prefix_test
+from fairdraft.ops.triton.path import FAILED, PASSED, is_outlived, prefix_test, store_test
 from fairdraft.ops.triton.reading import is_last, let_next_start, wait_for_previous
 from fairdraft.ops.triton.request import (
     ERROR,
@@ -40,7 +40,7 @@ def mass_kernel(
     p_stats,
     q_stats,
     found,
-    tests,  # state int32 [B, R], margin float64 [B, R], units int64 [B, R]; the units are zeros
+    tests,
     path,  # stop, state int32 [B], rho float64 [B, R]
     done_ptr,  # int32 [B, R], zeros before and after
     sizes,  # B, V, T
@@ -65,11 +65,11 @@ def mass_kernel(
     place = b * R + r
     stop, state = tl.load(path[0] + b), tl.load(path[1] + b)
     rho = tl.load(path[2] + place)
-    longer = longest_passed(tests, b, r, R, SHAPE[2])
+    is_needless = is_outlived(tests, b, r)
     # a whole path has no residual: its test is already made
     if is_matched | (r > stop) | (r >= n) | (state >= ERROR):
         return
-    if longer < 0:
+    if is_needless == 0:
         p_row, q_row, q_place = row_places(target, draft, first, b, r)
         masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[4])[2]
         laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c)
@@ -83,17 +83,16 @@ def mass_kernel(
         tl.atomic_add(tests[2] + place, units, sem="relaxed")
     if is_last(done_ptr + place, num_chunks):
         all_units = tl.atomic_xchg(tests[2] + place, 0)
-        if longest_passed(tests, b, r, R, SHAPE[2]) < 0:
+        if is_outlived(tests, b, r) == 0:
             mass = all_units.to(tl.float64) * _ULP_OF_ONE
             u = accept_number(at, b, r - 1, STRIDES, ADDRESS)
             is_passed, margin = prefix_test(mass, mass + (1.0 - rho), u)
-            tl.store(tests[1] + place, margin)
-            tl.store(tests[0] + place, tl.where(is_passed, PASSED, FAILED))
+            store_test(tests, place, b, r, is_passed, margin)
 
 
 @triton.jit
 def block_end(path, tests, b, n, K: tl.constexpr, ROWS: tl.constexpr):
-    """Where the walk ends, the state to go on with, rho there, and the margins of tests."""
+    """Where the walk ends, the state to go on with, rho there, the stop, and tests' margins."""
     R: tl.constexpr = K + 1
     stop, state = tl.load(path[0] + b), tl.load(path[1] + b)
     row = tl.arange(0, ROWS)
@@ -106,4 +105,22 @@ def block_end(path, tests, b, n, K: tl.constexpr, ROWS: tl.constexpr):
     is_error = state >= ERROR
     end = tl.where(is_error, 0, end)
     state = tl.where((is_error == 0) & (end < n), REJECTED, state)
-    return end, state, tl.load(path[2] + b * R + end), passed_margin, failed_margin
+    rho = tl.load(path[2] + b * R + end)
+    return end, state, rho, stop.to(tl.int64), passed_margin, failed_margin
+
+
+@triton.jit
+def request_end(found, path, tests, b, n, is_block, K: tl.constexpr, ROWS: tl.constexpr):
+    """Where a request's walk ends under either rule, as `block_end` says it."""
+    R: tl.constexpr = K + 1
+    row = tl.arange(0, ROWS)
+    # both are asked for at once: one trip to memory
+    states = tl.load(found[0] + b * R + row, mask=row < R, other=0)
+    end = (ROWS - tl.load(found[6] + b)).to(tl.int64)
+    state = tl.sum(tl.where(row == end, states, 0), 0)
+    rho = tl.full([], 1.0, tl.float64)
+    passed_margin, failed_margin = rho * _INF, rho * _INF
+    stop = end
+    if is_block:
+        end, state, rho, stop, passed_margin, failed_margin = block_end(path, tests, b, n, K, ROWS)
+    return end, state, rho, stop, passed_margin, failed_margin

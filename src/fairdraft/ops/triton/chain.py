@@ -38,6 +38,7 @@ from fairdraft.ops.triton.request import (
     ends_before,
     final_address,
     masked_token,
+    note_end,
     request_span,
     row_places,
     scales,
@@ -55,8 +56,8 @@ def chain_kernel(
     at,  # key, anchor, sample: int64 [B] or [1]
     p_stats,  # tile_max, tile_sum [B, R, T], row_max, row_sum [B, R]
     q_stats,  # tile_max, tile_sum [B, K, T], row_max, row_sum [B, K]
-    found,  # state, token, broken int32 [B, R], margin, p_x, q_x float64 [B, R]
-    tests,  # of rule `block`: state int32, margin float64, units int64 [B, R]
+    found,  # state, token, broken int32, margin, p_x, q_x float64 [B, R]; ended int32 [B]
+    tests,  # of `block`: state int32, margin float64, units int64 [B, R]; passed int32 [B]
     path,  # of rule `block`: stop, state int32 [B], rho float64 [B, R]
     done_ptr,  # int32 [B, R], zeros before and after
     requests_done_ptr,  # int32 [B], zeros before and after
@@ -65,7 +66,7 @@ def chain_kernel(
     MODE: tl.constexpr,  # fast, block, draft, draft statistics, forbidden
     STRIDES: tl.constexpr,  # key, anchor, sample, temperature, draft temperature, point_mass
     ADDRESS: tl.constexpr,
-    SHAPE: tl.constexpr,  # tiles a program, most tiles, most rows
+    SHAPE: tl.constexpr,  # tiles a program, most tiles, most rows, loops
     HAS_PDL: tl.constexpr,
 ):
     R: tl.constexpr = K + 1
@@ -79,7 +80,7 @@ def chain_kernel(
     let_next_start(HAS_PDL)
     # all of this is asked for at once: one trip to memory before the logits
     first, n, is_possible = request_span(drafts, b, K, SHAPE[2])
-    has_ended = ends_before(found[0], b, r, R, SHAPE[2])
+    has_ended = ends_before(found[6], b, r, SHAPE[2])
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
     x_d, is_forbidden, masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[4])
     if r > n:
@@ -107,7 +108,7 @@ def chain_kernel(
                 q_scale = tl.where(draft_c > 0.0, draft_c, 1.0)
                 store_stats(y, chunk, num_tiles, q_scale, q_tiles, MODE[0], TILES)
     if is_last(done_ptr + place, num_chunks):
-        if ends_before(found[0], b, r, R, SHAPE[2]) == 0:
+        if ends_before(found[6], b, r, SHAPE[2]) == 0:
             decide(
                 (p_row, q_row, p_tiles, q_tiles),
                 (p_stats, q_stats, q_place, place),
@@ -190,8 +191,9 @@ def decide(
     tl.store(found[1] + place, token)
     tl.store(found[2] + place, broken)
     tl.store(found[3] + place, margin)
-    # others may read the state as soon as it is there, and read nothing else
     tl.store(found[0] + place, state)
+    if state > ACCEPTED:
+        note_end(found[6], b, r, SHAPE[2])
 
 
 @triton.jit

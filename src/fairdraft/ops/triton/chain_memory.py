@@ -37,11 +37,12 @@ def chain_memory(
     return (
         stats_buffers(workspace, "p", rows, num_tiles),
         chain.draft_stats or stats_buffers(workspace, "q", num_drafts, num_tiles),
-        _found(workspace, rows),
+        _found(workspace, rows, count),
         (
             workspace.empty("test_state", (rows,), torch.int32),
             workspace.empty("test_margin", (rows,), torch.float64),
             workspace.zeros("test_units", (rows,), torch.int64),
+            workspace.zeros("passed", (count,), torch.int32),
         ),
         (
             workspace.empty("path_stop", (count,), torch.int32),
@@ -51,13 +52,14 @@ def chain_memory(
     )
 
 
-def _found(workspace: Workspace, rows: int) -> tuple[Tensor, ...]:
-    """What is known of each row; states are zero between calls."""
+def _found(workspace: Workspace, rows: int, count: int) -> tuple[Tensor, ...]:
+    """What is known of each row, and where each request is known to end."""
     return (
-        workspace.zeros("state", (rows,), torch.int32),
+        workspace.empty("state", (rows,), torch.int32),
         workspace.empty("token", (rows,), torch.int32),
         workspace.empty("broken", (rows,), torch.int32),
         workspace.empty("margin", (rows,), torch.float64),
         workspace.empty("p_x", (rows,), torch.float64),
         workspace.empty("q_x", (rows,), torch.float64),
+        workspace.zeros("ended", (count,), torch.int32),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fairdraft.ops.triton.request import ACCEPTED, ERROR, accept_number
+from fairdraft.ops.triton.request import ACCEPTED, ERROR, accept_number, last_known
 
 #: what became of a prefix's test
 PASSED, FAILED = tl.constexpr(1), tl.constexpr(2)
@@ -57,8 +57,15 @@ def store_path(found, path, tests, at, b, n, K: tl.constexpr, STRIDES, ADDRESS: 
         one = tl.full([], 1.0, tl.float64)
         u = accept_number(at, b, n - 1, STRIDES, ADDRESS)
         is_passed, margin = prefix_test(rho, one, u)
-        tl.store(tests[1] + row, margin)
-        tl.store(tests[0] + row, tl.where(is_passed, PASSED, FAILED))
+        store_test(tests, row, b, n, is_passed, margin)
+
+
+@triton.jit
+def store_test(tests, place, b, r, is_passed, margin):
+    """Stores the test of a prefix of r drafts, and lets shorter ones know."""
+    tl.store(tests[1] + place, margin)
+    tl.store(tests[0] + place, tl.where(is_passed, PASSED, FAILED))
+    tl.atomic_max(tests[3] + b, tl.where(is_passed, r, 0).to(tl.int32), sem="relaxed")
 
 
 @triton.jit
@@ -72,10 +79,6 @@ def prefix_test(favorable, total, u):
 
 
 @triton.jit
-def longest_passed(tests, b, r, R: tl.constexpr, ROWS: tl.constexpr):
-    """The longest prefix of more than r drafts whose test is known to have passed, or -1."""
-    row = tl.arange(0, ROWS)
-    state = tl.load(
-        tests[0] + b * R + row, mask=(row > r) & (row < R), other=0, cache_modifier=".cv"
-    )
-    return tl.max(tl.where(state == PASSED, row, -1), 0)
+def is_outlived(tests, b, r):
+    """Whether the test of a prefix of more than r drafts is known to have passed."""
+    return last_known(tests[3] + b) > r

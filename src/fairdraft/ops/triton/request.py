@@ -16,8 +16,8 @@ from fairdraft.noise.device import accept_uniform, is_in_range
 from fairdraft.ops.triton.arithmetic import temperature_scale
 from fairdraft.ops.triton.reading import load_field
 
-# what a row came to; ERROR plus a RowError is an error of the row
-PENDING, ACCEPTED, DRAWN, REJECTED, ERROR = (tl.constexpr(i) for i in range(5))
+# what a row came to; those after ACCEPTED end the walk, ERROR plus a RowError is an error
+ACCEPTED, DRAWN, REJECTED, ERROR = (tl.constexpr(i) for i in range(4))
 _TARGET, _ACCEPT = tl.constexpr(int(Stream.TARGET)), tl.constexpr(int(Stream.ACCEPT))
 _RESIDUAL, _BONUS = tl.constexpr(int(Stream.RESIDUAL)), tl.constexpr(int(Stream.BONUS))
 _INF = tl.constexpr(float("inf"))
@@ -102,11 +102,22 @@ def scales(temperatures, drafts, b, STRIDES: tl.constexpr, HAS_DRAFT: tl.constex
 
 
 @triton.jit
-def ends_before(states_ptr, b, r, R: tl.constexpr, MAX_ROWS: tl.constexpr):
+def note_end(ended_ptr, b, r, ROWS: tl.constexpr):
+    """Lets the rows after r know that the walk ends there: it holds the most of ROWS - r."""
+    tl.atomic_max(ended_ptr + b, (ROWS - r).to(tl.int32), sem="relaxed")
+
+
+@triton.jit
+def ends_before(ended_ptr, b, r, ROWS: tl.constexpr):
     """Whether an earlier row of the request is already known to end the walk."""
-    row = tl.arange(0, MAX_ROWS)
-    state = tl.load(states_ptr + b * R + row, mask=row < r, other=0, cache_modifier=".cv")
-    return tl.max(state, 0) > ACCEPTED
+    return last_known(ended_ptr + b) > ROWS - r
+
+
+@triton.jit
+def last_known(ptr):
+    """A number that other programs may be changing, the same for every warp of this one."""
+    # a plain load is made by each warp for itself, and warps that disagree part at barriers
+    return tl.atomic_or(ptr, 0, sem="relaxed")
 
 
 @triton.jit

@@ -19,6 +19,7 @@ from fairdraft.ops.arithmetic import TILE
 from fairdraft.ops.triton.block import mass_kernel
 from fairdraft.ops.triton.chain import chain_kernel
 from fairdraft.ops.triton.chain_memory import DeviceChain, chain_memory
+from fairdraft.ops.triton.emit import emit_kernel
 from fairdraft.ops.triton.launch import (
     Arithmetic,
     has_pdl,
@@ -82,15 +83,22 @@ def launch_verify(
         workspace.empty("residual_exponent", (count, num_tiles), torch.int32),
         workspace.empty("residual_sum", (count, num_tiles), torch.float32),
     )
-    tiles, warps = residual_shape(count, num_tiles)
-    resolve_kernel[(count * -(-num_tiles // tiles),)](
+    if chain.draft is not None and depth:
+        tiles, warps = residual_shape(count, num_tiles)
+        resolve_kernel[(count * -(-num_tiles // tiles),)](
+            *inputs,
+            residual,
+            sizes,
+            SHAPE=(1, *reach, tiles),
+            **common | {"num_warps": warps},
+        )
+    emit_kernel[(count,)](
         *inputs,
         residual,
         out,
-        workspace.zeros("requests_done", (count,), torch.int32),
         sizes,
-        SHAPE=(1, *reach, tiles),
-        **common | {"num_warps": warps},
+        SHAPE=(1, *reach, 1),
+        **common | {"num_warps": 4},
     )
 
 

@@ -18,6 +18,7 @@ class Workspace:
     def __init__(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
         self._buffers: dict[str, Tensor] = {}
+        self._counters: set[str] = set()
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A buffer with anything in it."""
@@ -25,7 +26,14 @@ class Workspace:
 
     def zeros(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A buffer of zeros that its users leave as zeros."""
+        self._counters.add(name)
         return self._take(name, shape, dtype, torch.zeros)
+
+    def poison(self) -> None:
+        """Overwrites everything that a call must not read before it wrote it; for tests."""
+        for name, buffer in self._buffers.items():
+            if name not in self._counters:
+                buffer.fill_(torch.nan if buffer.is_floating_point() else -4096)
 
     def _take(self, name, shape, dtype, make) -> Tensor:
         size = math.prod(shape)

@@ -1,0 +1,166 @@
+"""Last kernel of `ops.verify_chain`: what each request emits, by one program a request.
+
+Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles.
+"""
+
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from fairdraft.noise import Stream
+from fairdraft.noise.device import TILE_LEVEL, exponentials
+from fairdraft.ops.triton.arithmetic import TILE, exp2_weight
+from fairdraft.ops.triton.block import request_end
+from fairdraft.ops.triton.law import (
+    NO_EXPONENT,
+    request_laws,
+    residual_of,
+    residual_weights,
+    scaled_weights,
+)
+from fairdraft.ops.triton.race import first as first_of
+from fairdraft.ops.triton.race import race, race_tokens
+from fairdraft.ops.triton.reading import let_next_start, load_stats, wait_for_previous
+from fairdraft.ops.triton.request import (
+    ERROR,
+    REJECTED,
+    final_address,
+    masked_token,
+    request_span,
+    row_places,
+    scales,
+)
+
+_TARGET, _RESIDUAL, _BONUS = (
+    tl.constexpr(int(s)) for s in (Stream.TARGET, Stream.RESIDUAL, Stream.BONUS)
+)
+
+
+@triton.jit
+def replacement(
+    rows,
+    laws,
+    residual,
+    p_tile_sum,
+    sizes,
+    key,
+    counter,
+    MAX_TILES: tl.constexpr,
+    IS_BLOCK: tl.constexpr,
+):
+    """Draws from the residual whose tiles are known, or from p where nothing is left of it."""
+    rho, num_tiles, vocab_size, masked_id = sizes
+    tile = tl.arange(0, MAX_TILES)
+    is_tile = tile < num_tiles
+    exponents = tl.load(residual[0] + tile, mask=is_tile, other=NO_EXPONENT)
+    sums = tl.load(residual[1] + tile, mask=is_tile, other=0.0)
+    times = exponentials(key, counter, 0, TILE_LEVEL, MAX_TILES)
+    weights, is_there = residual_weights(exponents, sums)
+    if is_there:
+        won, tile_margin = first_of(times, weights)
+        exponent = tl.sum(tl.where(tile == won, exponents, 0), 0)
+        values = residual_of(rows, laws, rho, won, num_tiles, vocab_size, masked_id, 1, IS_BLOCK)
+        in_tile = scaled_weights(values, tl.full([1], 0, tl.int32) + exponent)
+        token, margin = race_tokens(tl.reshape(in_tile, (TILE,)), won, key, counter)
+        margin = tl.minimum(margin, tile_margin)
+    else:
+        top, total = load_stats(laws[0], p_tile_sum, num_tiles, MAX_TILES)
+        tile_weights = total * exp2_weight(top - laws[2], laws[1])
+        token, margin = race(
+            rows[0], vocab_size, masked_id, laws[1], tile_weights, key, counter, MAX_TILES
+        )
+    return token, margin
+
+
+@triton.jit
+def emit_kernel(
+    target,  # as in `chain_kernel`
+    draft,
+    temperatures,
+    drafts,
+    at,
+    p_stats,
+    q_stats,
+    found,
+    tests,
+    path,
+    residual,  # exponent int32 [B, T], tile_sum float32 [B, T]
+    out,  # token_ids, margin [B, R], num_accepted, num_emitted, last_stream, error, broken [B]
+    sizes,  # B, V, T
+    K: tl.constexpr,
+    MODE: tl.constexpr,
+    STRIDES: tl.constexpr,
+    ADDRESS: tl.constexpr,
+    SHAPE: tl.constexpr,
+    HAS_PDL: tl.constexpr,
+):
+    R: tl.constexpr = K + 1
+    vocab_size, num_tiles = sizes[1], sizes[2]
+    b = tl.program_id(0).to(tl.int64)
+    wait_for_previous(HAS_PDL)
+    let_next_start(HAS_PDL)
+    first, n, is_possible = request_span(drafts, b, K, SHAPE[2])
+    c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
+    is_block = MODE[1] & (is_matched == 0)
+    walk = request_end(found, path, tests, b, n, is_block, K, SHAPE[2])
+    end, state, rho = walk[0], walk[1], walk[2]
+    place = b * R + end
+    token, margin = tl.load(found[1] + place), tl.load(found[3] + place)
+    if MODE[2]:
+        if state == REJECTED:
+            p_row, q_row, q_place = row_places(target, draft, first, b, end)
+            masked_id = masked_token(drafts, first, end, n, vocab_size, MODE[4])[2]
+            laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c)
+            key, counter, is_good = final_address(at, b, end, n, STRIDES, ADDRESS)
+            token, drawn_margin = replacement(
+                (p_row, q_row),
+                laws,
+                (residual[0] + b * num_tiles, residual[1] + b * num_tiles),
+                p_stats[1] + place * num_tiles,
+                (rho, num_tiles, vocab_size, masked_id),
+                key,
+                counter,
+                SHAPE[1],
+                MODE[1],
+            )
+            margin = tl.where(is_block, drawn_margin, tl.minimum(margin, drawn_margin))
+    emit(found, drafts, out, (first, n, b), (token, margin, state, is_block), walk, K, SHAPE[2])
+    # every warp has read them by now; the next call begins with zeros
+    tl.debug_barrier()
+    tl.store(found[6] + b, 0)
+    tl.store(tests[3] + b, 0)
+
+
+@triton.jit
+def emit(found, drafts, out, index, last, walk, K: tl.constexpr, ROWS: tl.constexpr):
+    """Writes what a request emits."""
+    R: tl.constexpr = K + 1
+    first, n, b = index
+    token, margin, state, is_block = last
+    end, _, _, stop, passed_margin, failed_margin = walk
+    row = tl.arange(0, ROWS)
+    is_row = row < R
+    at = b * R + row
+    draft_ids = tl.load(drafts[0] + first + row, mask=(row < end) & (row < n), other=-1)
+    error = tl.maximum(state - ERROR, 0)
+    last_id = tl.where(error == 0, token, -1).to(tl.int64)
+    token_ids = tl.where(row < end, draft_ids.to(tl.int64), tl.where(row == end, last_id, -1))
+    leads = tl.load(found[3] + at, mask=row < end, other=0.0)
+    leads = tl.where(is_block & (row < end), passed_margin, leads)
+    margin = tl.minimum(margin, failed_margin)
+    leads = tl.where(row == end, tl.where(error == 0, margin, 0.0), leads)
+    tl.store(out[0] + at, token_ids, mask=is_row)
+    tl.store(out[1] + at, leads, mask=is_row)
+    is_ok = (error == 0).to(tl.int64)
+    stream = tl.where(end < n, _RESIDUAL, tl.where(n > 0, _BONUS, _TARGET))
+    # rule `block` reads every row that can stand, rule `token` those of the walk
+    broken = tl.load(found[2] + at, mask=is_row & (row <= stop), other=0)
+    tl.store(out[2] + b, end)
+    tl.store(out[3] + b, end + is_ok)
+    tl.store(out[4] + b, stream.to(tl.int64) * is_ok)
+    tl.store(out[5] + b, error.to(tl.int64))
+    tl.store(out[6] + b, tl.sum(broken, 0).to(tl.int64))
