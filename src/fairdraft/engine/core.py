@@ -63,7 +63,7 @@ class Engine:
 
     @property
     def device(self) -> torch.device:
-        """Where logits are sampled and verified: the host, or the target's with impl "triton"."""
+        """Where logits are sampled and verified: the target's, or the host for a trace."""
         return self._runner.device
 
     @property

@@ -77,6 +77,8 @@ class LLM:
         if check_integer("max_num_seqs", max_num_seqs) < 1:
             raise ValueError(f"max_num_seqs={max_num_seqs!r}: must be at least 1")
         resolve_impl(impl, torch.device(device if impl == "triton" else "cpu"))
+        if impl == "triton" and trace is not None:
+            raise ValueError("impl='triton' and trace: a trace is kept by the host's ops; use 'auto'")
         config = speculative_config
         if config is not None and not isinstance(config, SpeculativeConfig):
             config = SpeculativeConfig.from_dict(config)

@@ -71,7 +71,7 @@ class RoundRunner:
         self.trace = trace
         self.observer: Observer | None = None
         # a trace needs what was raced, and is kept on the host
-        is_on_device = impl == "triton" and trace is None
+        is_on_device = impl in ("auto", "triton") and trace is None
         #: where logits are filtered, sampled and verified
         self.device = target.device if is_on_device else torch.device("cpu")
         self.cache = target.new_cache()
