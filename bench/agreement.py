@@ -67,7 +67,7 @@ def check_greedy(
 @torch.inference_mode()
 def logit_difference(target: CausalLM, stock: Any, token_ids: list[int], width: int = 5) -> float:
     """Largest logit difference of the stock network, our forward token by token, and in blocks."""
-    ids = torch.tensor([token_ids])
+    ids = torch.tensor([token_ids], device=target.device)
     paths = [stock(input_ids=ids, use_cache=False).logits.float()]
     for block in (1, width):
         cache = target.new_cache()
@@ -86,6 +86,6 @@ def _gap(target: CausalLM, prompt: list[int], expected: list[int], found: list[i
     first = next((i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), None)
     if first is None:
         return float("inf")
-    ids = torch.tensor([[*prompt, *expected[:first]]])
+    ids = torch.tensor([[*prompt, *expected[:first]]], device=target.device)
     logits = target.model(input_ids=ids, use_cache=False).logits[0, -1].float()
     return float((logits[expected[first]] - logits[found[first]]).abs())

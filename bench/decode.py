@@ -1,6 +1,6 @@
 """Decoding of the embedded pair: ours by mode, beside `transformers` generate, same weights.
 
-    python bench/decode.py [--quick] [--threads 1 2] [--json FILE] [--picture FILE]
+    python bench/decode.py [--quick] [--threads 1 2] [--device cuda] [--json FILE] [--picture FILE]
 
 Every decoder emits the same number of tokens of the same prompts, end of text ignored; they take
 turns, so that a ratio compares neighbors in time. Nothing is timed before all greedy texts agree.
@@ -50,7 +50,9 @@ def main() -> None:
     _silence()
     before = conditions()
     print(describe(before))
-    target, draft = load_model(arguments.target), load_model(arguments.draft, role="draft")
+    device = arguments.device
+    target = load_model(arguments.target, device=device)
+    draft = load_model(arguments.draft, device=device, role="draft")
     shapes = {role: _shape(lm) for role, lm in (("target", target), ("draft", draft))}
     for role, shape in shapes.items():
         print(f"{role}: {', '.join(f'{name} {value}' for name, value in shape.items())}")
@@ -66,15 +68,18 @@ def main() -> None:
     decoders[HF_ASSISTED] = hf_decoder(stock, assistant)
     decoders[HF_ASSISTED_K] = hf_decoder(stock, assistant, constant=arguments.drafts)
     results = list(_measure_all(decoders, prompts, arguments))
-    costs = list(_measure_costs(llms, prompts, arguments))
+    # what a round costs and should reach is said of a CPU
+    is_cpu = device == "cpu"
+    costs = list(_measure_costs(llms, prompts, arguments)) if is_cpu else []
     _show(results, costs)
-    targets = list(_targets(results, costs))
+    targets = list(_targets(results, costs)) if is_cpu else []
     show_targets(targets)
     document = {
         "benchmark": "decode",
         "is_correct": True,
         "conditions": before,
         "load_average_after": conditions()["load_average"],
+        "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "models": shapes,
         "num_speculative_tokens": arguments.drafts,
         "new_tokens": arguments.tokens,
@@ -101,6 +106,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=128, help="new tokens a prompt")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many of them")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--device", default="cpu", help="where all models run: cpu or cuda")
     parser.add_argument("--threads", type=int, nargs="+", help="of torch; default 1 and all")
     parser.add_argument("--rounds", type=int, default=len(PROMPTS), help="samples of each decoder")
     parser.add_argument("--checked-tokens", type=int, default=64, help="of the greedy check")
@@ -108,7 +114,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="where the raw samples go")
     parser.add_argument("--picture", type=Path, help="where a chart goes; needs matplotlib")
     arguments = parser.parse_args()
-    arguments.threads = thread_counts(arguments.threads)
+    arguments.threads = [1] if arguments.device != "cpu" else thread_counts(arguments.threads)
     if arguments.quick:
         arguments.batch, arguments.threads, arguments.rounds = [1, 2], [1], 1
         arguments.tokens, arguments.checked_tokens, arguments.prompts = 8, 8, 2

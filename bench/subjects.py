@@ -33,14 +33,17 @@ Decoder = Callable[[Job], Answer]
 
 
 def our_llms(target: CausalLM, draft: CausalLM, num_drafts: int) -> dict[str, LLM]:
-    """One engine a mode, on the same loaded models."""
-    with_draft = {"model": draft, "num_speculative_tokens": num_drafts}
-    with_ngram = {"method": "ngram", "num_speculative_tokens": num_drafts}
-    return {
-        "plain": LLM(target),
-        "draft model": LLM(target, speculative_config=with_draft),
-        "n-gram": LLM(target, speculative_config=with_ngram),
+    """One engine a mode, on the same loaded models; on CUDA also without graphs."""
+    configs: dict[str, Any] = {
+        "plain": None,
+        "draft model": {"model": draft, "num_speculative_tokens": num_drafts},
+        "n-gram": {"method": "ngram", "num_speculative_tokens": num_drafts},
     }
+    llms = {name: LLM(target, speculative_config=config) for name, config in configs.items()}
+    if target.device.type == "cuda":
+        for name, config in configs.items():
+            llms[f"{name}, eager"] = LLM(target, speculative_config=config, enforce_eager=True)
+    return llms
 
 
 def our_params(job: Job) -> list[SamplingParams]:
@@ -70,7 +73,8 @@ def our_decoder(llm: LLM) -> Decoder:
 def stock_network(lm: CausalLM) -> PreTrainedModel:
     """The same checkpoint as `transformers` loads it by default: nothing of ours is in it."""
     path = str(lm.model.name_or_path)
-    return AutoModelForCausalLM.from_pretrained(path, dtype=lm.dtype, local_files_only=True).eval()
+    network = AutoModelForCausalLM.from_pretrained(path, dtype=lm.dtype, local_files_only=True)
+    return network.eval().to(lm.device)
 
 
 def hf_decoder(target: Any, draft: Any = None, constant: int = 0) -> Decoder:
@@ -85,7 +89,7 @@ def hf_decoder(target: Any, draft: Any = None, constant: int = 0) -> Decoder:
     @torch.inference_mode()
     def decode(job: Job) -> Answer:
         torch.manual_seed(job.seed)
-        prompts = torch.tensor(job.prompts)
+        prompts = torch.tensor(job.prompts, device=target.device)
         options: dict[str, Any] = {}
         if draft is not None:
             options["assistant_model"] = draft

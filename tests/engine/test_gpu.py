@@ -1,12 +1,15 @@
-"""The engine with its models on a CUDA device, sampling on the host or by the kernels."""
+"""The engine with its models on a CUDA device: rounds as written, and replayed from graphs."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 
 from fairdraft import LLM, RequestOutput, SamplingParams
 from fairdraft.ops import Impl
+from tests.engine.toys import speculating, tiny_llama
 
 pytestmark = [
     pytest.mark.gpu,
@@ -16,9 +19,16 @@ PROMPTS = ["Once upon a time", "The old king", "One day a cat"]
 DRAFTS = {"model": "pocket-draft", "num_speculative_tokens": 4}
 
 
-def generated(impl: Impl, drafts: dict | None, temperature: float) -> list[RequestOutput]:
-    llm = LLM("pocket", speculative_config=drafts, device="cuda", impl=impl)
-    params = SamplingParams(temperature=temperature, max_tokens=64, seed=3, ignore_eos=True)
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
+PARAMS = [
+    SamplingParams(temperature=1.0, max_tokens=64, seed=3, ignore_eos=True),
+    SamplingParams(temperature=0.0, max_tokens=50, ignore_eos=True),
+    SamplingParams(temperature=0.7, max_tokens=40, seed=5, num_speculative_tokens=2),
+]
+
+
+def generated(drafts: dict | None, params: Any, **options: Any) -> list[RequestOutput]:
+    llm = LLM("pocket", speculative_config=drafts, device="cuda", **options)
     return llm.generate(PROMPTS, params)
 
 
@@ -26,16 +36,35 @@ def token_ids(outputs: list[RequestOutput]) -> list[list[int]]:
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
-@pytest.mark.parametrize("impl", ["auto", "triton"])
-def test_greedy_text_is_the_same_with_drafts(impl: Impl) -> None:
-    plain = generated(impl, None, temperature=0.0)
-    assert token_ids(generated(impl, DRAFTS, temperature=0.0)) == token_ids(plain)
+@pytest.mark.parametrize("enforce_eager", [False, True])
+@pytest.mark.parametrize("impl", ["auto", "cpu"])
+def test_greedy_text_is_the_same_with_drafts(impl: Impl, enforce_eager: bool) -> None:
+    """With `impl="cpu"` logits come to the host."""
+    options: dict[str, Any] = {"impl": impl, "enforce_eager": enforce_eager}
+    params = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True)
+    plain = generated(None, params, **options)
+    assert token_ids(generated(DRAFTS, params, **options)) == token_ids(plain)
 
 
-@pytest.mark.parametrize("impl", ["auto", "triton"])
-def test_a_seed_repeats_and_drafts_stand(impl: Impl) -> None:
-    first, second = (generated(impl, DRAFTS, temperature=1.0) for _ in range(2))
-    assert token_ids(first) == token_ids(second)
-    lengths = [output.metrics.acceptance_length for output in first if output.metrics]
-    assert len(lengths) == len(PROMPTS)
-    assert min(lengths) > 1.2 and sum(lengths) / len(lengths) > 1.8
+@pytest.mark.parametrize("drafts", [None, DRAFTS, NGRAM], ids=["plain", "draft model", "ngram"])
+def test_replayed_rounds_give_the_tokens_of_eager_ones(drafts: dict | None) -> None:
+    """Ragged rows, hot, greedy and with a K of its own; more rows than fit at once."""
+    eager = generated(drafts, PARAMS, enforce_eager=True, max_num_seqs=2)
+    assert token_ids(generated(drafts, PARAMS, max_num_seqs=2)) == token_ids(eager)
+    if drafts is DRAFTS:
+        lengths = [output.metrics.acceptance_length for output in eager if output.metrics]
+        assert min(lengths) > 1.2 and sum(lengths) / len(lengths) > 1.6
+
+
+@pytest.mark.parametrize("draft_length", [64, 40])
+def test_replayed_rounds_go_up_to_the_context_limit(draft_length: int) -> None:
+    params = SamplingParams(max_tokens=None, seed=8)
+    prompts = [[1, 2, 3], [12], [3, 1, 3, 1, 3, 1, 3]]
+    texts = []
+    for enforce_eager in (True, False):
+        target = tiny_llama(0, max_model_len=64).cuda()
+        draft = tiny_llama(0, layers=1, max_model_len=draft_length).cuda()
+        llm = speculating(target, draft, 3, enforce_eager=enforce_eager)
+        texts.append(token_ids(llm.generate(prompts, params)))
+    assert texts[0] == texts[1]
+    assert [len(p) + len(t) for p, t in zip(prompts, texts[0], strict=True)] == [64] * 3

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from fairdraft.cli.session import Job, Run, Session
 
 # options that go to LLM and to SamplingParams under their own names
-ENGINE_OPTIONS = ("tokenizer", "dtype", "device", "max_num_seqs", "max_model_len", "impl")
+ENGINE_OPTIONS = (
+    *("tokenizer", "dtype", "device", "max_num_seqs", "max_model_len", "impl"),
+    "enforce_eager",
+)
 SAMPLING_OPTIONS = (
     *("n", "temperature", "top_p", "top_k", "min_p", "seed", "noise_key"),
     *("max_tokens", "stop", "ignore_eos"),
@@ -54,6 +57,7 @@ def generate(
     max_num_seqs: options.MaxNumSeqs = 64,
     max_model_len: options.MaxModelLen = None,
     impl: options.Impl = "auto",
+    enforce_eager: options.EnforceEager = False,
 ) -> int:
     """Continue prompts, exactly as the target alone would, faster.
 

@@ -162,5 +162,16 @@ MaxModelLen = Annotated[
     int | None, typer.Option(help="Context limit below the model's own.", rich_help_panel=ENGINE)
 ]
 Impl = Annotated[
-    str, typer.Option(help="Backend of the ops: auto, reference or cpu.", rich_help_panel=ENGINE)
+    str,
+    typer.Option(
+        help="Backend of the ops: auto, reference, cpu or triton.", rich_help_panel=ENGINE
+    ),
+]
+EnforceEager = Annotated[
+    bool,
+    typer.Option(
+        "--enforce-eager",
+        help="On CUDA, run rounds without replaying graphs of them.",
+        rich_help_panel=ENGINE,
+    ),
 ]

@@ -8,6 +8,7 @@ import torch
 
 from fairdraft.engine.commit import commit
 from fairdraft.engine.detokenize import Detokenizer
+from fairdraft.engine.graph_runner import GraphRunner, can_replay
 from fairdraft.engine.interrupts import held_interrupts
 from fairdraft.engine.observation import Observer
 from fairdraft.engine.request import Clock, Request, Sequence
@@ -43,13 +44,17 @@ class Engine:
         rule: Rule = "token",
         impl: Impl = "auto",
         trace: Trace | None = None,
+        enforce_eager: bool = False,
     ) -> None:
         self.target = target
         self.speculator = speculator
         self.rule: Rule = rule
         self.impl: Impl = impl
         self.requests: dict[str, Request] = {}
-        self._runner = RoundRunner(target, speculator, rule=rule, impl=impl, trace=trace)
+        runner = RoundRunner
+        if not enforce_eager and can_replay(target.device, impl, trace):
+            runner = GraphRunner
+        self._runner = runner(target, speculator, rule=rule, impl=impl, trace=trace)
         num_drafts = speculator.num_speculative_tokens if speculator is not None else 0
         rows = RowTable(max_num_seqs, num_drafts, max_model_len)
         self._scheduler = Scheduler(rows, self._runner)

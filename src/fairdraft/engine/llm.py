@@ -45,11 +45,12 @@ class LLM:
             `SpeculativeConfig`.
         dtype: As `load_model`: None computes a checkpoint in float32 and leaves a loaded model
             as it is.
-        device: Where the models run; sampling and verification run on the host.
+        device: Where the models run, and the ops too (unless `trace` keeps these on the host).
         max_num_seqs: Most rows of the batch.
         max_model_len: A context limit below the target's own.
         impl: Implementation of the ops, honored or refused.
         trace: Records every draw; see `fairdraft.noise.Trace`.
+        enforce_eager: On CUDA, runs rounds as they are written instead of replaying graphs of them.
 
     Raises:
         ValueError: If a model, key or option cannot be used; the message says why.
@@ -73,12 +74,15 @@ class LLM:
         max_model_len: int | None = None,
         impl: Impl = "auto",
         trace: Trace | None = None,
+        enforce_eager: bool = False,
     ) -> None:
         if check_integer("max_num_seqs", max_num_seqs) < 1:
             raise ValueError(f"max_num_seqs={max_num_seqs!r}: must be at least 1")
         resolve_impl(impl, torch.device(device if impl == "triton" else "cpu"))
         if impl == "triton" and trace is not None:
-            raise ValueError("impl='triton' and trace: a trace is kept by the host's ops; use 'auto'")
+            raise ValueError(
+                "impl='triton' and trace: a trace is kept by the host's ops; use 'auto'"
+            )
         config = speculative_config
         if config is not None and not isinstance(config, SpeculativeConfig):
             config = SpeculativeConfig.from_dict(config)
@@ -94,6 +98,7 @@ class LLM:
             rule="token" if config is None else config.rule,
             impl=impl,
             trace=trace,
+            enforce_eager=enforce_eager,
         )
         self._ids = itertools.count()
 

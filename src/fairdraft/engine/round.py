@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,6 +22,9 @@ from fairdraft.noise import Stream, Trace
 from fairdraft.ops import Impl
 from fairdraft.ops.verify import Rule
 from fairdraft.speculators import DraftState, Proposal, SharedSampler, Speculator
+
+if TYPE_CHECKING:
+    from fairdraft.ops.triton.workspace import Workspace
 
 
 @dataclass
@@ -74,6 +78,7 @@ class RoundRunner:
         is_on_device = impl in ("auto", "triton") and trace is None
         #: where logits are filtered, sampled and verified
         self.device = target.device if is_on_device else torch.device("cpu")
+        self._workspace = _new_workspace(self.device, impl)
         self.cache = target.new_cache()
         self.clock = Clock()
 
@@ -84,28 +89,46 @@ class RoundRunner:
             The speculator's DRAFT draws and those of `ops.verify_chain`, at anchor num_decided.
         """
         begin = time.perf_counter()
-        anchor = rows["num_decided"].copy()
-        assert (anchor > rows["last_anchor"]).all(), "anchors must grow between verified rounds"
+        anchor = self.next_anchor(rows)
         limits = rows.max_draft_tokens()
         speculator = self.speculator if limits.any() else None
         if speculator is None:
             proposal = Proposal.empty(rows.num_rows)
         else:
             proposal = self._propose(speculator, rows, anchor, limits)
-        drafted = time.perf_counter()
+        clock = self.clock
+        drafted = time.perf_counter() - begin
+        self.clock = Clock(clock.draft + drafted, clock.target, clock.verify)
+        result = self.decide(rows, proposal)
+        if speculator is not None:
+            speculator.commit(result.num_accepted_tokens)
+        return result
+
+    def next_anchor(self, rows: RowTable) -> np.ndarray:
+        """The round's anchor of each row [B]: its decided tokens, more than at its last round."""
+        anchor = rows["num_decided"].copy()
+        assert (anchor > rows["last_anchor"]).all(), "anchors must grow between verified rounds"
+        return anchor
+
+    def decide(self, rows: RowTable, proposal: Proposal) -> Round:
+        """Scores and verifies a proposal, in one target forward."""
+        begin = time.perf_counter()
         logits = self._forward(rows, proposal)
         forwarded = time.perf_counter()
         result = self._verify(rows, proposal, logits)
-        if speculator is not None:
-            speculator.commit(result.num_accepted_tokens)
         verified = time.perf_counter()
         clock = self.clock
         self.clock = Clock(
-            clock.draft + drafted - begin,
-            clock.target + forwarded - drafted,
-            clock.verify + verified - forwarded,
+            clock.draft, clock.target + forwarded - begin, clock.verify + verified - forwarded
         )
         return result
+
+    def target_errors(self, codes: np.ndarray) -> dict[int, str]:
+        """Row to message, for rows that the target's logits broke."""
+        return {
+            int(row): f"target model {self.target.name!r}: {ops.RowError(codes[row]).message}"
+            for row in np.flatnonzero(codes)
+        }
 
     def prefill(self, rows: RowTable, first_row: int) -> None:
         """Fills the target's cache for the rows from `first_row` on."""
@@ -137,6 +160,7 @@ class RoundRunner:
             impl=self.impl,
             trace=self.trace,
             device=self.device,
+            workspace=self._workspace,
         )
         proposal = speculator.propose(
             DraftState(rows.token_ids[: rows.num_rows], anchor, limits, sampler)
@@ -181,14 +205,11 @@ class RoundRunner:
             rule=self.rule,
             impl=self.impl,
             trace=self.trace,
+            workspace=self._workspace,
         ).cpu()
         accepted = verdict.num_accepted_tokens.numpy()
         emitted = verdict.num_emitted_tokens.numpy()
-        errors = {
-            int(row): f"target model {self.target.name!r}: {ops.RowError(code).message}"
-            for row, code in enumerate(verdict.error.tolist())
-            if code
-        }
+        errors = self.target_errors(verdict.error.numpy())
         for row, message in (proposal.errors or {}).items():
             errors[row] = message
             emitted[row] = accepted[row] = 0
@@ -196,7 +217,7 @@ class RoundRunner:
             self.observer(_observation(rows, proposal, verdict, logits, target_logits))
         return Round(
             token_ids=verdict.token_ids.numpy(),
-            sources=_sources(accepted, verdict.last_stream.numpy(), logits.shape[1]),
+            sources=sources_of(accepted, verdict.last_stream.numpy(), logits.shape[1]),
             num_draft_tokens=proposal.num_draft_tokens.numpy(),
             num_accepted_tokens=accepted,
             num_emitted_tokens=emitted,
@@ -223,6 +244,14 @@ class RoundRunner:
         return filtered
 
 
+def _new_workspace(device: torch.device, impl: Impl) -> Workspace | None:
+    if device.type == "cpu" and impl != "triton":
+        return None
+    from fairdraft.ops.triton.workspace import Workspace
+
+    return Workspace(device)
+
+
 def _observation(
     rows: RowTable, proposal: Proposal, verdict: ops.Verdict, raw: Tensor, filtered: Tensor
 ) -> Observation:
@@ -246,6 +275,7 @@ def _host(laws: Tensor | ops.SparseLogits | None) -> Tensor | ops.SparseLogits |
     return laws.cpu() if isinstance(laws, Tensor) else laws
 
 
-def _sources(accepted: np.ndarray, last: np.ndarray, width: int) -> np.ndarray:
+def sources_of(accepted: np.ndarray, last: np.ndarray, width: int) -> np.ndarray:
+    """Stream code of each token of a round [B, width], from accepted drafts and the last's."""
     is_draft = np.arange(width) < accepted[:, None]
     return np.where(is_draft, int(Stream.DRAFT), last[:, None])

@@ -53,6 +53,12 @@ class RaggedCache(Cache):
         """Where padding past the context is written; no query ever reads it."""
         return self.max_length
 
+    @property
+    def address(self) -> tuple[int, ...]:
+        """Where keys and values are: changes when the cache grows, and graphs hold it."""
+        stores = (*self._keys.values(), *self._values.values())
+        return tuple(tensor.data_ptr() for tensor in stores)
+
     def _round(self, length: int) -> int:
         rounded = -(-length // _LENGTH_STEP) * _LENGTH_STEP
         return min(rounded, self.max_length + 1)

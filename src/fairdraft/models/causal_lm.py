@@ -312,6 +312,32 @@ class CausalLM:
         }
         return positions, masks if len(masks) > 1 else next(iter(masks.values()))
 
+    def call(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        mask: Any,
+        cache: RaggedCache,
+        *,
+        keep_last: bool = False,
+    ) -> Tensor:
+        """Runs the network on a block that is ready: no check, no copy from the host.
+
+        Args:
+            token_ids: int64 [B, Q], on the device.
+            positions: int64 [B, Q], on the device.
+            mask: One additive mask [B, 1, Q, L], or one a layer type.
+            cache: Begun for this block.
+            keep_last: Whether the last query's logits are enough.
+
+        Returns:
+            Logits [B, Q, V], or [B, 1, V] where only the last were computed.
+        """
+        last = None
+        if keep_last and self._keeps_logits:
+            last = [token_ids.shape[1] - 1] * token_ids.shape[0]
+        return self._call(token_ids, positions, mask, cache, last, False)[0]
+
     def _call(
         self,
         token_ids: Tensor,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraft.models import CausalLM
+from fairdraft.models import CausalLM, RaggedCache
 from fairdraft.ops import PLACEHOLDER_TOKEN_ID, RowError
 from fairdraft.speculators.proposal import DraftState, Proposal
 from fairdraft.speculators.vocabulary import VocabularyMap
@@ -55,9 +55,7 @@ class DraftModelSpeculator:
             One DRAFT race for each draft, none when greedy.
         """
         anchor = state.num_decided
-        # draft i is fed at position anchor + i - 1, and the last one is not fed
-        room = self.model.max_model_len - anchor + 1
-        counts = np.maximum(np.minimum(state.max_draft_tokens, room), 0)
+        counts = self._num_drafts(anchor, state.max_draft_tokens)
         num_steps = int(counts.max(initial=0))
         self._num_fed = np.maximum(counts - 1, 0)
         if not num_steps:
@@ -98,6 +96,39 @@ class DraftModelSpeculator:
             errors=errors or None,
         )
 
+    @property
+    def cache(self) -> RaggedCache:
+        """What its model has cached."""
+        return self._cache
+
+    def begin_steps(
+        self, token_ids: np.ndarray, num_decided: np.ndarray, max_draft_tokens: np.ndarray
+    ) -> np.ndarray:
+        """Prepares a round whose steps somebody else runs; `commit` ends it as ever.
+
+        The first step must feed the last two decided tokens of each row, the others a draft each.
+
+        Args:
+            token_ids, num_decided, max_draft_tokens: As in `DraftState`.
+
+        Returns:
+            Drafts of each row [B], as `propose` would make them.
+        """
+        counts = self._num_drafts(num_decided, max_draft_tokens)
+        cached = self._num_cached[: len(counts)]
+        is_fed = counts > 0
+        late = is_fed & (num_decided - cached > 2)
+        if late.any():
+            self._prefill(token_ids, num_decided, late)
+        cached[is_fed] = num_decided[is_fed]
+        self._num_fed = np.maximum(counts - 1, 0)
+        return counts
+
+    def error(self, step: int, code: int) -> str:
+        """What a row's message says when a draft of the round could not be drawn."""
+        message = RowError(code).message
+        return f"draft model {self.model.name!r}, draft {step} of the round: {message}"
+
     def commit(self, num_accepted_tokens: np.ndarray) -> None:
         """Keeps the cached drafts that stood; the rest is rolled back by position."""
         self._num_cached[: len(self._num_fed)] += np.minimum(self._num_fed, num_accepted_tokens)
@@ -120,6 +151,11 @@ class DraftModelSpeculator:
         self._cache.drop_row(row)
         self._num_cached[row] = 0
 
+    def _num_drafts(self, num_decided: np.ndarray, max_draft_tokens: np.ndarray) -> np.ndarray:
+        # draft i is fed at position anchor + i - 1, and the last one is not fed
+        room = self.model.max_model_len - num_decided + 1
+        return np.maximum(np.minimum(max_draft_tokens, room), 0)
+
     def _feed_decided(self, state: DraftState, rows: np.ndarray) -> Tensor:
         """Feeds what is decided and not cached; returns the logits of each row's first draft."""
         cached = self._num_cached[: state.num_rows]
@@ -129,7 +165,7 @@ class DraftModelSpeculator:
         lag[rows] = state.num_decided[rows] - cached[rows]
         late = lag > MAX_LAG
         if late.any():
-            self._prefill(state, late)
+            self._prefill(state.token_ids, state.num_decided, late)
             lag[late] = 1
         columns = np.arange(int(lag.max()))
         at = np.minimum(cached[:, None] + columns, state.token_ids.shape[1] - 1)
@@ -138,18 +174,18 @@ class DraftModelSpeculator:
         cached += lag
         return _pick(logits, rows)
 
-    def _prefill(self, state: DraftState, late: np.ndarray) -> None:
+    def _prefill(self, token_ids: np.ndarray, num_decided: np.ndarray, late: np.ndarray) -> None:
         """Feeds all decided tokens but the last of the rows that lag far behind."""
         first, last = np.flatnonzero(late)[[0, -1]]
         span = range(first, last + 1)
         start = [int(self._num_cached[row]) for row in span]
-        token_ids = self.vocabulary.known(state.token_ids)
+        token_ids = self.vocabulary.known(token_ids)
         texts = [
-            token_ids[row, begin : state.num_decided[row] - 1].tolist() if late[row] else []
+            token_ids[row, begin : num_decided[row] - 1].tolist() if late[row] else []
             for row, begin in zip(span, start, strict=True)
         ]
         self.model.prefill(texts, self._cache, first_row=int(first), start=start)
-        self._num_cached[: len(late)][late] = state.num_decided[late] - 1
+        self._num_cached[: len(late)][late] = num_decided[late] - 1
 
     def _feed_drafts(self, token_ids: np.ndarray, position: np.ndarray, rows: np.ndarray) -> Tensor:
         """Feeds one draft of each row; returns the logits of the next."""
@@ -181,8 +217,7 @@ class DraftModelSpeculator:
 
     def _note_errors(self, rows: np.ndarray, error: np.ndarray, step: int) -> dict[int, str]:
         return {
-            int(row): f"draft model {self.model.name!r}, draft {step} of the round: "
-            f"{RowError(code).message}"
+            int(row): self.error(step, code)
             for row, code in zip(rows, error.tolist(), strict=True)
             if code
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from fairdraft import noise, ops
 from fairdraft.noise import Stream, Trace
 from fairdraft.ops import Impl
 from fairdraft.ops.sample import Method
+
+if TYPE_CHECKING:
+    from fairdraft.ops.triton.workspace import Workspace
 
 
 @dataclass
@@ -46,6 +50,7 @@ class SharedSampler:
         method: How tokens are drawn; see `ops.sample`.
         trace: Records every draw, or None.
         device: Where logits are sampled.
+        workspace: Scratch of the kernels there, or None.
     """
 
     key: np.ndarray
@@ -61,6 +66,7 @@ class SharedSampler:
     method: Method = "race"
     trace: Trace | None = None
     device: torch.device = torch.device("cpu")
+    workspace: Workspace | None = None
 
     def draw(self, logits: Tensor, step: int, rows: np.ndarray, *, greedy: bool = False) -> Drawn:
         """Draws draft `step` of the given rows.
@@ -97,6 +103,7 @@ class SharedSampler:
             method=self.method,
             impl=self.impl,
             trace=self.trace,
+            workspace=self.workspace,
         )
         return Drawn(drawn.token_ids.cpu(), logits, drawn.error.cpu())
 

@@ -33,6 +33,12 @@ class VocabularyMap:
             return token_ids
         return np.where(token_ids < self.draft_size, token_ids, self.unknown_id)
 
+    def known_on_device(self, token_ids: Tensor) -> Tensor:
+        """`known` for ids on a device."""
+        if self.draft_size >= self.target_size:
+            return token_ids
+        return token_ids.where(token_ids < self.draft_size, self.unknown_id)
+
     def fit(self, logits: Tensor) -> Tensor:
         """Returns draft logits over the target's ids [N, target_size].
 

@@ -1,0 +1,161 @@
+"""Rounds replayed from CUDA graphs: one graph for each size of the batch and of its contexts.
+
+Axes: B rows, K drafts.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairdraft.engine.request import Clock
+from fairdraft.engine.round import Round, RoundRunner, sources_of
+from fairdraft.engine.round_graph import NUM_FIELDS, Decided, RoundGraph, RoundParts
+from fairdraft.engine.rows import RowTable
+from fairdraft.noise import Trace
+from fairdraft.ops import Impl
+from fairdraft.speculators import DraftModelSpeculator, Proposal
+
+#: shortest context that gets a graph of its own
+_SHORTEST = 128
+
+
+def can_replay(device: torch.device, impl: Impl, trace: Trace | None) -> bool:
+    """Whether rounds of a target on `device` can be graphs: CUDA, its kernels, and no trace."""
+    return device.type == "cuda" and impl in ("auto", "triton") and trace is None
+
+
+class GraphRunner(RoundRunner):
+    """Runs what it can as graphs, and the rest (filters, observers, laws of others) eagerly.
+
+    The tokens are those of eager rounds, up to how the device rounds a batch of another size. A
+    graph drafts and verifies in one replay, whose time is counted as the target's.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._graphs: dict[tuple[bool, int, int], RoundGraph] = {}
+        self._pool: Any = None
+
+    def run(self, rows: RowTable) -> Round:
+        """Decides at least one token of every row; see `RoundRunner.run`."""
+        speculator = self.speculator
+        is_whole = speculator is None or isinstance(speculator, DraftModelSpeculator)
+        if not is_whole or self._is_eager(rows):
+            return super().run(rows)
+        begin = time.perf_counter()
+        anchor = self.next_anchor(rows)
+        counts = np.zeros(rows.num_rows, np.int64)
+        if speculator is not None:
+            decided_ids = rows.token_ids[: rows.num_rows]
+            counts = speculator.begin_steps(decided_ids, anchor, rows.max_draft_tokens())
+        result = self._replay(rows, counts, speculator, None)
+        if speculator is not None:
+            speculator.commit(result.num_accepted_tokens)
+        self._count(begin)
+        return result
+
+    def decide(self, rows: RowTable, proposal: Proposal) -> Round:
+        """Scores and verifies a proposal; one of point masses by a graph."""
+        has_laws = proposal.draft_logits is not None or proposal.forbidden is not None
+        if has_laws or proposal.errors or self.speculator is None or self._is_eager(rows):
+            return super().decide(rows, proposal)
+        begin = time.perf_counter()
+        drafts = np.zeros((self.speculator.num_speculative_tokens, rows.num_rows), np.int64)
+        drafts[: proposal.token_ids.shape[1]] = proposal.token_ids.numpy().T
+        result = self._replay(rows, proposal.num_draft_tokens.numpy(), None, drafts)
+        self._count(begin)
+        return result
+
+    def _is_eager(self, rows: RowTable) -> bool:
+        return self.observer is not None or bool(rows["is_filtered"].any())
+
+    def _count(self, begin: float) -> None:
+        seconds = time.perf_counter() - begin
+        self.clock = Clock(self.clock.draft, self.clock.target + seconds, self.clock.verify)
+
+    def _replay(
+        self,
+        rows: RowTable,
+        counts: np.ndarray,
+        speculator: DraftModelSpeculator | None,
+        drafts: np.ndarray | None,
+    ) -> Round:
+        depth = 0
+        if speculator is not None:
+            depth = speculator.num_speculative_tokens
+        elif drafts is not None:
+            depth = len(drafts)
+        graph = self._graph(rows, speculator, depth)
+        fields = _fields(rows, counts)
+        decided = graph.run(fields if drafts is None else np.concatenate([fields, drafts]))
+        return self._round(rows, counts, decided, graph)
+
+    def _graph(
+        self, rows: RowTable, speculator: DraftModelSpeculator | None, depth: int
+    ) -> RoundGraph:
+        """The graph that fits the batch, captured if there is none."""
+        if not all(graph.is_valid for graph in self._graphs.values()):
+            self._graphs.clear()
+        num_rows = min(_power_of_two(rows.num_rows), rows.max_rows)
+        needed = int(rows["num_decided"].max()) + depth
+        limit = self.target.max_model_len
+        length = min(max(_SHORTEST, _power_of_two(needed)), limit)
+        place = (speculator is not None, num_rows, length)
+        graph = self._graphs.get(place)
+        if graph is None:
+            if self._pool is None and self.target.device.type == "cuda":
+                self._pool = torch.cuda.graph_pool_handle()
+            parts = RoundParts((self.target, self.cache), speculator, depth, self.rule)
+            graph = RoundGraph(parts, num_rows, length, self._pool)
+            # its caches may have grown, and other graphs with them
+            self._graphs = {k: g for k, g in self._graphs.items() if g.is_valid}
+            self._graphs[place] = graph
+        return graph
+
+    def _round(
+        self, rows: RowTable, counts: np.ndarray, decided: Decided, graph: RoundGraph
+    ) -> Round:
+        accepted, emitted = decided.num_accepted_tokens, decided.num_emitted_tokens
+        errors = self.target_errors(decided.error)
+        steps = np.arange(decided.draft_errors.shape[1])
+        is_broken = (decided.draft_errors != 0) & (steps < counts[:, None])
+        for row in np.flatnonzero(is_broken.any(1)).tolist():
+            step = int(is_broken[row].argmax())
+            assert isinstance(self.speculator, DraftModelSpeculator)
+            errors[row] = self.speculator.error(step + 1, int(decided.draft_errors[row, step]))
+            emitted[row] = accepted[row] = 0
+        num_rows, width = decided.token_ids.shape
+        return Round(
+            token_ids=decided.token_ids,
+            sources=sources_of(accepted, decided.last_stream, width),
+            num_draft_tokens=counts,
+            num_accepted_tokens=accepted,
+            num_emitted_tokens=emitted,
+            target_logits=graph.target_logits[:num_rows],
+            errors=errors,
+        )
+
+
+def _fields(rows: RowTable, counts: np.ndarray) -> np.ndarray:
+    """The lines that a graph reads, in the order of `round_graph`."""
+    anchor = rows["num_decided"]
+    at = np.arange(rows.num_rows)
+    fields = np.empty((NUM_FIELDS, rows.num_rows), np.int64)
+    fields[:] = (
+        rows["key"].view(np.int64),
+        rows["sample"],
+        anchor,
+        counts,
+        rows["temperature"].view(np.int64),
+        rows.token_ids[at, np.maximum(anchor - 2, 0)],
+        rows.token_ids[at, anchor - 1],
+    )
+    return fields
+
+
+def _power_of_two(value: int) -> int:
+    return 1 << max(value - 1, 0).bit_length()
