@@ -64,7 +64,7 @@ def test_replayed_rounds_go_up_to_the_context_limit(draft_length: int) -> None:
     for enforce_eager in (True, False):
         target = tiny_llama(0, max_model_len=64).cuda()
         draft = tiny_llama(0, layers=1, max_model_len=draft_length).cuda()
-        llm = speculating(target, draft, 3, enforce_eager=enforce_eager)
+        llm = speculating(target, draft, 3, enforce_eager=enforce_eager, device="cuda")
         texts.append(token_ids(llm.generate(prompts, params)))
     assert texts[0] == texts[1]
     assert [len(p) + len(t) for p, t in zip(prompts, texts[0], strict=True)] == [64] * 3

@@ -98,8 +98,7 @@ class GraphRunner(RoundRunner):
         self, rows: RowTable, speculator: DraftModelSpeculator | None, depth: int
     ) -> RoundGraph:
         """The graph that fits the batch, captured if there is none."""
-        if not all(graph.is_valid for graph in self._graphs.values()):
-            self._graphs.clear()
+        self._graphs = {at: graph for at, graph in self._graphs.items() if graph.is_valid}
         num_rows = min(_power_of_two(rows.num_rows), rows.max_rows)
         needed = int(rows["num_decided"].max()) + depth
         limit = self.target.max_model_len
@@ -107,12 +106,11 @@ class GraphRunner(RoundRunner):
         place = (speculator is not None, num_rows, length)
         graph = self._graphs.get(place)
         if graph is None:
-            if self._pool is None and self.target.device.type == "cuda":
+            # a pool ends with the last graph in it
+            if not self._graphs and self.target.device.type == "cuda":
                 self._pool = torch.cuda.graph_pool_handle()
             parts = RoundParts((self.target, self.cache), speculator, depth, self.rule)
             graph = RoundGraph(parts, num_rows, length, self._pool)
-            # its caches may have grown, and other graphs with them
-            self._graphs = {k: g for k, g in self._graphs.items() if g.is_valid}
             self._graphs[place] = graph
         return graph
 
