@@ -1,23 +1,37 @@
 """What passes between `verify_chain` and its implementations: checked arrays.
 
-Axes: B rows, K drafts, V vocabulary.
+Axes: B rows, K drafts, V vocabulary, C candidates of a sparse draft law, D drafts of a flat call.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from fairdraft import noise
+from fairdraft.ops.flat_rows import FlatRows
 from fairdraft.ops.sample import Method
+
+
+@dataclass(frozen=True)
+class SparseLogits:
+    """A draft law on C candidates: int64 token_ids [B, K, C] (-1 pads) and float logits.
+
+    Flat calls may give both as [D, C].
+    """
+
+    token_ids: Tensor
+    logits: Tensor
 
 
 class ChainInputs(NamedTuple):
     """Checked NumPy inputs of the implementations; scales are log2(e) / T, 0 for greedy."""
 
-    target: np.ndarray  # float32 [B, K + 1, V]
-    draft: np.ndarray  # float32 [B, K, V], empty if every draft is a point mass
+    target: np.ndarray | FlatRows  # float32 [B, K + 1, V]
+    draft: np.ndarray | FlatRows  # float32 [B, K, V], empty if every draft is a point mass
     token_ids: np.ndarray  # int64 [B, K]
     num_drafts: np.ndarray  # int64 [B], present ones
     target_scale: np.ndarray  # float32 [B]
@@ -52,18 +66,30 @@ def check_counts(num_draft_tokens: np.ndarray, depth: int) -> None:
         raise ValueError(f"num_draft_tokens = {bad} is outside 0..{depth}, the drafts given")
 
 
-def check_forbidden(forbidden: Any, shape: tuple[int, int]) -> None:
+def check_forbidden(forbidden: Any, shape: tuple[int, ...]) -> None:
     """Refuses marks that are not one a draft."""
-    if tuple(forbidden.shape) != shape:
-        raise ValueError(f"forbidden has shape {tuple(forbidden.shape)}, not {shape}")
+    if tuple(forbidden.shape) != tuple(shape):
+        raise ValueError(f"forbidden has shape {tuple(forbidden.shape)}, not {tuple(shape)}")
 
 
 def check_candidates(
-    ids: tuple[int, ...], logits: tuple[int, ...], shape: tuple[int, int, int]
+    ids: tuple[int, ...], logits: tuple[int, ...], shape: tuple[int, ...]
 ) -> None:
-    """Refuses candidates of a sparse draft law whose shapes do not fit."""
-    if ids != logits or ids[:2] != shape[:2]:
+    """Refuses candidates of a sparse draft law whose shapes do not fit rows [..., V]."""
+    if ids != logits or ids[:-1] != shape[:-1]:
         raise ValueError(
             f"draft_logits has candidates of shape {tuple(ids)} and logits of shape "
-            f"{tuple(logits)}; both must be {(*shape[:2], 'C')}"
+            f"{tuple(logits)}; both must be {(*shape[:-1], 'C')}"
         )
+
+
+def block_depth(draft_logits: Any) -> int | None:
+    """K of a draft law laid out as [B, K, V] or [S, K, V]; None if it is flat or absent."""
+    law = draft_logits.token_ids if isinstance(draft_logits, SparseLogits) else draft_logits
+    return law.shape[1] if isinstance(law, Tensor) and law.dim() == 3 else None
+
+
+def check_slotted(draft_logits: Any) -> None:
+    """Refuses slots of a law that has none."""
+    if isinstance(draft_logits, SparseLogits):
+        raise ValueError("idx_mapping is for dense draft_logits; index the candidates before")

@@ -1,31 +1,25 @@
 """Verification of a chain of drafts in one call: accept a prefix, sample one token more.
 
-Axes: B rows, K drafts, V vocabulary, C candidates of a sparse draft law.
+Axes: B rows, K drafts, V vocabulary, C candidates of a sparse draft law; N rows and D drafts of all
+requests, where they lie flat.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraft import noise
 from fairdraft.noise import Stream, Trace
-from fairdraft.noise.address import as_keys
 from fairdraft.ops import chain_trace, rows, rules
-from fairdraft.ops.chain_inputs import (
-    ChainInputs,
-    ChainOutputs,
-    check_candidates,
-    check_counts,
-    check_forbidden,
-)
+from fairdraft.ops.chain_addresses import chain_addresses
+from fairdraft.ops.chain_inputs import ChainInputs, ChainOutputs, SparseLogits, check_forbidden
+from fairdraft.ops.chain_rows import draft_rows, num_drafts_of, target_rows, token_ids_of
 from fairdraft.ops.dispatch import Arithmetic, Impl, device_of, resolve_arithmetic, resolve_impl
+from fairdraft.ops.flat_rows import Layout, padded
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
 from fairdraft.ops.sample import Method, TileStats, check_method
 from fairdraft.ops.verdict import DecisionWeights, Verdict
@@ -36,18 +30,10 @@ if TYPE_CHECKING:
 Rule = Literal["token", "block"]
 
 
-@dataclass(frozen=True)
-class SparseLogits:
-    """A draft law on C candidates: int64 token_ids [B, K, C] (-1 pads) and float logits."""
-
-    token_ids: Tensor
-    logits: Tensor
-
-
 def verify_chain(
     target_logits: Tensor,
     draft_token_ids: Tensor,
-    num_draft_tokens: Any,
+    num_draft_tokens: Any = None,
     *,
     draft_logits: Tensor | SparseLogits | None,
     key: Any,
@@ -57,6 +43,10 @@ def verify_chain(
     draft_temperature: Any = None,
     point_mass: Tensor | None = None,
     forbidden: Tensor | None = None,
+    cu_num_logits: Any = None,
+    cu_num_draft_tokens: Any = None,
+    max_spec_len: int | None = None,
+    idx_mapping: Any = None,
     rule: Rule = "token",
     method: Method = "race",
     return_weights: bool = False,
@@ -69,13 +59,21 @@ def verify_chain(
 ) -> Verdict:
     """Accepts a prefix of each chain of drafts and samples the one token that follows it.
 
+    Flat calls: with `cu_num_logits` or `cu_num_draft_tokens`, target_logits are [N, V], the K_i + 1
+    rows of each request one after the other, and draft_token_ids and forbidden are [D]: D = N - B,
+    drafts alone, or D = N, laid out as the rows are with an entry that is not read before each
+    request's drafts (vLLM's `draft_sampled`). draft_logits and draft_stats have a row for each
+    entry, or stay [B, K, V]. Tokens are those of the same requests padded, and no logits are
+    copied.
+
     Args:
         target_logits: Floating point [B, K + 1, V]; row r is the law after r drafts. Filtered
             (-inf) but not divided by temperature.
         draft_token_ids: int64 [B, K]. -1 ends a row's drafts (absent); any other id outside the
             vocabulary is forbidden. A sampled one needs its q there: pad both logits to hold it,
             or it counts as broken.
-        num_draft_tokens: int64 [B], 0..K present drafts of each row.
+        num_draft_tokens: int64 [B], 0..K present drafts of each row; None in a flat call, whose
+            offsets say it.
         draft_logits: [B, K, V] exactly as they were sampled, SparseLogits, or None: every draft
             is a point mass.
         key, anchor, sample: Request key (uint64), index of the first undecided token and sample
@@ -85,6 +83,11 @@ def verify_chain(
         point_mass: bool [B], rows whose drafts are point masses in spite of `draft_logits`.
         forbidden: bool [B, K], drafts with p = 0 (a grammar, say). A forbidden draft keeps its q,
             is rejected, and rows after it are not read.
+        cu_num_logits: Flat calls: int [B + 1], 0 and then the rows of requests up to each one.
+        cu_num_draft_tokens: The same as int [B]: the drafts of requests up to each one.
+        max_spec_len: Flat calls: K, the width of the result. None for that of draft_logits
+            [B, K, V], or for the longest request where offsets are on the host.
+        idx_mapping: int [B], where draft_logits are slots [S, K, V]: the slot of each request.
         rule: "token" (Leviathan et al. 2023, algorithm 1) tests draft by draft; "block" (Sun et
             al. 2024, algorithm 2) tests whole prefixes and accepts at least as many drafts.
         method: How tokens are drawn: "race", or "gumbel" (a number for every token); see
@@ -105,7 +108,8 @@ def verify_chain(
         nothing is emitted.
 
     Raises:
-        ValueError: If a shape, dtype or parameter is out of range.
+        ValueError: If a shape, dtype, offset or parameter is out of range. What only a device can
+            see is an error of its request instead.
 
     Noise:
         ACCEPT at position anchor + i, node i + 1 for each draft tested; RESIDUAL at anchor + r,
@@ -123,6 +127,7 @@ def verify_chain(
     check_method(method)
     backend = resolve_impl(impl, device_of(target_logits))
     arithmetic = resolve_arithmetic(arithmetic, backend)
+    layout = Layout(cu_num_logits, cu_num_draft_tokens, max_spec_len, idx_mapping)
     if backend == "triton":
         from fairdraft.ops.triton.verification import verify_on_device
 
@@ -137,6 +142,7 @@ def verify_chain(
             at=(key, anchor, sample),
             temperatures=(temperature, draft_temperature),
             marks=(point_mass, forbidden),
+            layout=layout,
             is_block=rule == "block",
             arithmetic=arithmetic,
             draft_stats=draft_stats,
@@ -153,6 +159,7 @@ def verify_chain(
         (temperature, draft_temperature),
         (point_mass, forbidden),
         (key, anchor, sample),
+        layout,
     )
     if method != "race":
         inputs = inputs._replace(method=method)
@@ -196,16 +203,21 @@ def _implementation(rule: Rule, is_cpu: bool) -> Callable[..., Any]:
     return implementation
 
 
-def _chain_inputs(target_logits, draft_token_ids, num_draft_tokens, draft_logits, temps, marks, at):
-    target = rows.as_rows("target_logits", target_logits, dims=3)
+def _chain_inputs(
+    target_logits, draft_token_ids, num_draft_tokens, draft_logits, temps, marks, at, layout
+):
+    target, spans = target_rows(
+        target_logits, draft_token_ids, num_draft_tokens, draft_logits, layout
+    )
     count, num_rows, vocab_size = target.shape
-    depth = num_rows - 1
-    token_ids = _token_ids(draft_token_ids, count, depth)
-    num_drafts = _num_drafts(num_draft_tokens, token_ids)
+    shape = (count, num_rows - 1, vocab_size)
+    token_ids = token_ids_of(draft_token_ids, shape[:2], spans)
+    num_drafts = num_drafts_of(num_draft_tokens, token_ids, spans)
     target_scale = draft_scale = rows.temperature_scales("temperature", temps[0], count)
     if temps[1] is not None:
         draft_scale = rows.temperature_scales("draft_temperature", temps[1], count)
-    draft = _draft_rows(draft_logits, (count, depth, vocab_size))
+    num_entries = np.size(draft_token_ids)
+    draft = draft_rows(draft_logits, shape, num_entries, spans, layout.idx_mapping)
     point_mass, forbidden = marks
     is_point_mass = np.full(count, draft_logits is None)
     if point_mass is not None:
@@ -214,9 +226,10 @@ def _chain_inputs(target_logits, draft_token_ids, num_draft_tokens, draft_logits
     is_point_mass |= draft_scale == 0
     is_forbidden = (token_ids < 0) | (token_ids >= vocab_size)
     if forbidden is not None:
-        check_forbidden(forbidden, (count, depth))
-        is_forbidden |= np.asarray(forbidden, np.bool_)
-    accept_at, final_at = _addresses(at, num_drafts, depth)
+        check_forbidden(forbidden, np.shape(draft_token_ids))
+        marked = np.asarray(forbidden, np.bool_)
+        is_forbidden |= marked if spans is None else padded(marked, spans, shape[1], 0)
+    accept_at, final_at = chain_addresses(at, num_drafts, shape[1])
     return ChainInputs(
         target,
         draft,
@@ -229,103 +242,6 @@ def _chain_inputs(target_logits, draft_token_ids, num_draft_tokens, draft_logits
         accept_at,
         final_at,
     )
-
-
-def _token_ids(draft_token_ids: Tensor, count: int, depth: int) -> np.ndarray:
-    array = np.asarray(draft_token_ids)
-    if array.shape != (count, depth) or array.dtype.kind not in "iu":
-        raise ValueError(
-            f"draft_token_ids has shape {array.shape} and dtype {array.dtype}; target_logits of "
-            f"{depth + 1} rows need int64 {(count, depth)}"
-        )
-    return np.ascontiguousarray(array, np.int64)
-
-
-def _num_drafts(num_draft_tokens: Any, token_ids: np.ndarray) -> np.ndarray:
-    count, depth = token_ids.shape
-    given = rows.as_vector("num_draft_tokens", num_draft_tokens, count, np.int64)
-    check_counts(given, depth)
-    is_absent = token_ids == PLACEHOLDER_TOKEN_ID
-    if not is_absent.any():
-        return given
-    first_absent = np.where(is_absent.any(1), is_absent.argmax(1), depth)
-    return np.minimum(given, first_absent)
-
-
-def _draft_rows(
-    draft_logits: Tensor | SparseLogits | None, shape: tuple[int, int, int]
-) -> np.ndarray:
-    if draft_logits is None:
-        return np.empty((0, 0, shape[2]), np.float32)
-    if isinstance(draft_logits, SparseLogits):
-        return _dense_rows(draft_logits, shape)
-    draft = rows.as_rows("draft_logits", draft_logits, dims=3)
-    if draft.shape != shape:
-        raise ValueError(f"draft_logits has shape {draft.shape}; target_logits need {shape}")
-    return draft
-
-
-def _dense_rows(sparse: SparseLogits, shape: tuple[int, int, int]) -> np.ndarray:
-    logits = rows.as_rows("draft_logits.logits", sparse.logits, dims=3)
-    ids = np.asarray(sparse.token_ids)
-    check_candidates(ids.shape, logits.shape, shape)
-    if ids.size and (ids.max() >= shape[2] or ids.min() < PLACEHOLDER_TOKEN_ID):
-        bad = ids[(ids >= shape[2]) | (ids < PLACEHOLDER_TOKEN_ID)][0]
-        raise ValueError(f"draft_logits has candidate {bad} outside a vocabulary of {shape[2]}")
-    ordered = np.sort(ids, axis=-1)
-    if ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any():
-        raise ValueError("draft_logits names a candidate twice in one row; merge it first")
-    dense = np.full((*shape[:2], shape[2] + 1), -np.inf, np.float32)
-    np.put_along_axis(dense, np.where(ids < 0, shape[2], ids), logits, axis=-1)
-    return np.ascontiguousarray(dense[..., :-1])
-
-
-def _addresses(at, num_drafts: np.ndarray, depth: int) -> tuple[noise.Address, noise.Address]:
-    key, anchor, sample = at
-    count = len(num_drafts)
-    keys = as_keys(key)
-    if keys.shape not in ((), (count,)):
-        raise ValueError(f"key has shape {keys.shape}; give a scalar or one key a row ({count})")
-    keys = keys.reshape(-1, 1)
-    anchors = rows.as_vector("anchor", anchor, count, np.int64)[:, None]
-    if not isinstance(sample, int):
-        sample = rows.as_vector("sample", sample, count, np.int64)[:, None]
-    if not depth:
-        final_at = noise.address(Stream.TARGET, key=keys, position=anchors, sample=sample)
-        return final_at[:0], final_at
-    nodes, offsets = _columns(depth)
-    streams = np.full((count, len(nodes)), int(Stream.ACCEPT))
-    is_inside = offsets[depth:] < num_drafts[:, None]
-    streams[:, depth:] = np.where(is_inside, int(Stream.RESIDUAL), int(Stream.BONUS))
-    positions = anchors + offsets
-    if not num_drafts.all():
-        is_plain = num_drafts == 0
-        streams[is_plain, depth:] = Stream.TARGET
-        anchors, nodes = (
-            np.where(is_plain[:, None], 0, anchors),
-            np.where(is_plain[:, None], 0, nodes),
-        )
-    # one call names everything: on a few rows calls cost more than what they compute
-    at = noise.address(
-        streams, key=keys, position=positions, anchor=anchors, node=nodes, sample=sample
-    )
-    key, counter = at.key.reshape(count, -1), at.counter.reshape(count, -1, 4)
-    return (
-        _joined(key[:, :depth], counter[:, :depth]),
-        _joined(key[:, depth:], counter[:, depth:]),
-    )
-
-
-@cache
-def _columns(depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """Node and position, less the anchor, of the K tests and then of the K + 1 last tokens."""
-    drafts, rows_ = np.arange(depth), np.arange(depth + 1)
-    return np.concatenate([drafts + 1, rows_]), np.concatenate([drafts, rows_])
-
-
-def _joined(key: np.ndarray, counter: np.ndarray) -> noise.Address:
-    contiguous = np.ascontiguousarray(counter).reshape(-1, 4)
-    return noise.Address(np.ascontiguousarray(key).reshape(-1), contiguous)
 
 
 def _empty_outputs(count: int, num_rows: int) -> ChainOutputs:

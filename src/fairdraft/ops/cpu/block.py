@@ -17,6 +17,7 @@ from fairdraft.ops.cpu.residual import draw_replacement, residual_mass
 from fairdraft.ops.cpu.verify import (
     accept_number,
     decision_weights_cpu,
+    draft_rows,
     fill_law,
     fill_residual_law,
     mask_forbidden,
@@ -33,8 +34,8 @@ def verify_block_cpu(inputs: ChainInputs, outputs: ChainOutputs) -> np.ndarray:
     accept_at, final_at = inputs.accept_at, inputs.final_at
     num_tested = np.zeros(len(inputs.target), np.int64)
     _verify(
-        (mask_forbidden(inputs), inputs.target_scale),
-        (inputs.draft, inputs.draft_scale),
+        (*mask_forbidden(inputs), inputs.target_scale),
+        (*draft_rows(inputs), inputs.draft_scale),
         (inputs.token_ids, inputs.num_drafts, inputs.is_matched, inputs.is_forbidden),
         (accept_at.key, accept_at.counter, final_at.key, final_at.counter),
         inputs.method == "gumbel",
@@ -47,8 +48,8 @@ def block_weights_cpu(inputs: ChainInputs, accept: np.ndarray, law: np.ndarray) 
     """Fills in the decision weights; see `block.block_weights_reference`."""
     decision_weights_cpu(inputs, accept, law)
     _decide(
-        (mask_forbidden(inputs), inputs.target_scale),
-        (inputs.draft, inputs.draft_scale),
+        (*mask_forbidden(inputs), inputs.target_scale),
+        (*draft_rows(inputs), inputs.draft_scale),
         (inputs.token_ids, inputs.num_drafts, inputs.is_matched, inputs.is_forbidden),
         accept,
         law,
@@ -125,19 +126,20 @@ def _odds(logits, num_drafts, path, r, values):
 
 @kernel
 def _verify(targets, proposals, drafts, at, is_flat, outputs):
-    target, target_scale = targets
-    draft, draft_scale = proposals
+    target, target_starts, target_scale = targets
+    draft, draft_starts, draft_scale = proposals
     draft_ids, num_drafts, is_matched, is_forbidden = drafts
     accept_key, accept_counter, final_key, final_counter = at
     token_ids, num_accepted, margin, error, num_broken, num_tested = outputs
-    count, num_rows, vocab_size = target.shape
+    (count, num_rows), vocab_size = token_ids.shape, target.shape[1]
     work, path = workspace(vocab_size, is_flat), _path_memory(num_rows, vocab_size)
     for b in range(count):
+        p_rows, q_rows = target[target_starts[b] :], draft[draft_starts[b] :]
         final = slice(b * num_rows, (b + 1) * num_rows)
         accept = slice(b * (num_rows - 1), (b + 1) * (num_rows - 1))
         if is_matched[b]:
             num_accepted[b], error[b] = match(
-                (target[b], target_scale[b]),
+                (p_rows, target_scale[b]),
                 (draft_ids[b], num_drafts[b]),
                 (final_key[final], final_counter[final]),
                 is_flat,
@@ -145,7 +147,7 @@ def _verify(targets, proposals, drafts, at, is_flat, outputs):
                 (token_ids[b], margin[b]),
             )
             continue
-        logits = (target[b], target_scale[b], draft[b], draft_scale[b])
+        logits = (p_rows, target_scale[b], q_rows, draft_scale[b])
         num_tested[b], error[b], num_broken[b] = _read(
             logits, (draft_ids[b], num_drafts[b], is_forbidden[b]), path
         )
@@ -193,15 +195,16 @@ def _block(logits, drafts, accept_at, final_at, is_flat, memory, out):
 
 @kernel
 def _decide(targets, proposals, drafts, accept, next_law):
-    target, target_scale = targets
-    draft, draft_scale = proposals
+    target, target_starts, target_scale = targets
+    draft, draft_starts, draft_scale = proposals
     draft_ids, num_drafts, is_matched, is_forbidden = drafts
-    count, num_rows, vocab_size = target.shape
+    count, num_rows, vocab_size = next_law.shape
     work, path = workspace(vocab_size, False), _path_memory(num_rows, vocab_size)
     for b in range(count):
         if is_matched[b]:
             continue
-        logits = (target[b], target_scale[b], draft[b], draft_scale[b])
+        p_rows, q_rows = target[target_starts[b] :], draft[draft_starts[b] :]
+        logits = (p_rows, target_scale[b], q_rows, draft_scale[b])
         last, error, _ = _read(logits, (draft_ids[b], num_drafts[b], is_forbidden[b]), path)
         accept[b], next_law[b] = 0.0, 0.0
         if error != 0:

@@ -14,6 +14,7 @@ from fairdraft.ops.cpu import row as rows
 from fairdraft.ops.cpu.arithmetic import TILE
 from fairdraft.ops.cpu.kernel import kernel
 from fairdraft.ops.cpu.residual import draw_replacement, fill_residual
+from fairdraft.ops.flat_rows import as_flat
 from fairdraft.ops.rows import RowError
 
 _MINUS_INF = np.float32(-np.inf)
@@ -24,8 +25,8 @@ def verify_cpu(inputs: ChainInputs, outputs: ChainOutputs) -> None:
     """Walks every row of the batch; see `chain.verify_reference`."""
     accept_at, final_at = inputs.accept_at, inputs.final_at
     _verify(
-        (mask_forbidden(inputs), inputs.target_scale),
-        (inputs.draft, inputs.draft_scale),
+        (*mask_forbidden(inputs), inputs.target_scale),
+        (*draft_rows(inputs), inputs.draft_scale),
         (inputs.token_ids, inputs.num_drafts, inputs.is_point_mass, inputs.is_forbidden),
         (accept_at.key, accept_at.counter, final_at.key, final_at.counter),
         inputs.method == "gumbel",
@@ -36,27 +37,37 @@ def verify_cpu(inputs: ChainInputs, outputs: ChainOutputs) -> None:
 def decision_weights_cpu(inputs: ChainInputs, accept: np.ndarray, law: np.ndarray) -> None:
     """Fills in the decision weights; see `chain.decision_weights_reference`."""
     _decide(
-        (mask_forbidden(inputs), inputs.target_scale),
-        (inputs.draft, inputs.draft_scale),
+        (*mask_forbidden(inputs), inputs.target_scale),
+        (*draft_rows(inputs), inputs.draft_scale),
         (inputs.token_ids, inputs.num_drafts, inputs.is_point_mass, inputs.is_forbidden),
         accept,
         law,
     )
 
 
-def mask_forbidden(inputs: ChainInputs) -> np.ndarray:
-    """The target's rows with forbidden drafts at -inf; a copy only where there are any."""
+def mask_forbidden(inputs: ChainInputs) -> tuple[np.ndarray, np.ndarray]:
+    """The target's rows [N, V] with forbidden drafts at -inf, and the first of each request.
+
+    A copy only where there are any.
+    """
+    target, starts = as_flat(inputs.target)
     if not inputs.is_forbidden.any():
-        return inputs.target
-    vocab_size = inputs.target.shape[2]
-    is_masked = inputs.is_forbidden & (inputs.token_ids >= 0) & (inputs.token_ids < vocab_size)
+        return target, starts
+    is_masked = inputs.is_forbidden & (inputs.token_ids >= 0)
+    is_masked &= inputs.token_ids < target.shape[1]
     is_masked &= np.arange(inputs.token_ids.shape[1]) < inputs.num_drafts[:, None]
     if not is_masked.any():
-        return inputs.target
-    target = inputs.target.copy()
+        return target, starts
+    target = target.copy()
     b, r = np.nonzero(is_masked)
-    target[b, r, inputs.token_ids[b, r]] = _MINUS_INF
-    return target
+    target[starts[b] + r, inputs.token_ids[b, r]] = _MINUS_INF
+    return target, starts
+
+
+def draft_rows(inputs: ChainInputs) -> tuple[np.ndarray, np.ndarray]:
+    """The drafts' rows [N, V], and the first of each request; no rows if all are point masses."""
+    draft, starts = as_flat(inputs.draft)
+    return draft, starts if len(draft) else np.zeros(len(inputs.num_drafts), np.int64)
 
 
 @njit
@@ -76,19 +87,20 @@ def workspace(vocab_size, is_flat):
 
 @kernel
 def _verify(targets, proposals, drafts, at, is_flat, outputs):
-    target, target_scale = targets
-    draft, draft_scale = proposals
+    target, target_starts, target_scale = targets
+    draft, draft_starts, draft_scale = proposals
     draft_ids, num_drafts, is_point_mass, is_forbidden = drafts
     accept_key, accept_counter, final_key, final_counter = at
     token_ids, num_accepted, margin, error, num_broken = outputs
-    count, num_rows, vocab_size = target.shape
-    work = workspace(vocab_size, is_flat)
+    count, num_rows = token_ids.shape
+    work = workspace(target.shape[1], is_flat)
     for b in range(count):
+        p_rows, q_rows = target[target_starts[b] :], draft[draft_starts[b] :]
         final = slice(b * num_rows, (b + 1) * num_rows)
         accept = slice(b * (num_rows - 1), (b + 1) * (num_rows - 1))
         if target_scale[b] == 0 or is_point_mass[b]:
             num_accepted[b], error[b] = match(
-                (target[b], target_scale[b]),
+                (p_rows, target_scale[b]),
                 (draft_ids[b], num_drafts[b]),
                 (final_key[final], final_counter[final]),
                 is_flat,
@@ -97,7 +109,7 @@ def _verify(targets, proposals, drafts, at, is_flat, outputs):
             )
         else:
             num_accepted[b], error[b], num_broken[b] = _ratio(
-                (target[b], target_scale[b], draft[b], draft_scale[b]),
+                (p_rows, target_scale[b], q_rows, draft_scale[b]),
                 (draft_ids[b], num_drafts[b], is_forbidden[b]),
                 (accept_key[accept], accept_counter[accept]),
                 (final_key[final], final_counter[final]),
@@ -172,14 +184,15 @@ def accept_number(key, counter):
 
 @kernel
 def _decide(targets, proposals, drafts, accept, next_law):
-    target, target_scale = targets
-    draft, draft_scale = proposals
+    target, target_starts, target_scale = targets
+    draft, draft_starts, draft_scale = proposals
     draft_ids, num_drafts, is_point_mass, is_forbidden = drafts
-    work = workspace(target.shape[2], False)
-    for b in range(len(target)):
+    work = workspace(target.shape[1], False)
+    for b in range(len(num_drafts)):
+        p_rows, q_rows = target[target_starts[b] :], draft[draft_starts[b] :]
         for r in range(num_drafts[b] + 1):
             out = next_law[b, r]
-            p_law, error = rows.scan(target[b, r], target_scale[b], work[0])
+            p_law, error = rows.scan(p_rows[r], target_scale[b], work[0])
             if error != 0:
                 out[:] = np.nan
                 continue
@@ -196,7 +209,7 @@ def _decide(targets, proposals, drafts, accept, next_law):
                     if not out.any():
                         out[x] = p_x
             else:
-                q_law, _ = rows.scan(draft[b, r], draft_scale[b], work[1])
+                q_law, _ = rows.scan(q_rows[r], draft_scale[b], work[1])
                 q_x = rows.probability(q_law, x)
                 if p_x > 0 and q_x > 0:
                     accept[b, r] = 1.0 if p_x >= q_x else p_x / q_x

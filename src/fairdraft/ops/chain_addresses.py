@@ -1,0 +1,67 @@
+"""Addresses of the draws of a verified batch.
+
+Axes: B requests, K drafts.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fairdraft import noise
+from fairdraft.noise import Stream
+from fairdraft.noise.address import as_keys
+from fairdraft.ops import rows
+
+
+def chain_addresses(
+    at: tuple[Any, Any, Any], num_drafts: np.ndarray, depth: int
+) -> tuple[noise.Address, noise.Address]:
+    """The K tests and the K + 1 last tokens of each request; `at` is key, anchor and sample."""
+    key, anchor, sample = at
+    count = len(num_drafts)
+    keys = as_keys(key)
+    if keys.shape not in ((), (count,)):
+        raise ValueError(f"key has shape {keys.shape}; give a scalar or one key a row ({count})")
+    keys = keys.reshape(-1, 1)
+    anchors = rows.as_vector("anchor", anchor, count, np.int64)[:, None]
+    if not isinstance(sample, int):
+        sample = rows.as_vector("sample", sample, count, np.int64)[:, None]
+    if not depth:
+        final_at = noise.address(Stream.TARGET, key=keys, position=anchors, sample=sample)
+        return final_at[:0], final_at
+    nodes, offsets = _columns(depth)
+    streams = np.full((count, len(nodes)), int(Stream.ACCEPT))
+    is_inside = offsets[depth:] < num_drafts[:, None]
+    streams[:, depth:] = np.where(is_inside, int(Stream.RESIDUAL), int(Stream.BONUS))
+    positions = anchors + offsets
+    if not num_drafts.all():
+        is_plain = num_drafts == 0
+        streams[is_plain, depth:] = Stream.TARGET
+        anchors, nodes = (
+            np.where(is_plain[:, None], 0, anchors),
+            np.where(is_plain[:, None], 0, nodes),
+        )
+    # one call names everything: on a few rows calls cost more than what they compute
+    at = noise.address(
+        streams, key=keys, position=positions, anchor=anchors, node=nodes, sample=sample
+    )
+    key, counter = at.key.reshape(count, -1), at.counter.reshape(count, -1, 4)
+    return (
+        _joined(key[:, :depth], counter[:, :depth]),
+        _joined(key[:, depth:], counter[:, depth:]),
+    )
+
+
+@cache
+def _columns(depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """Node and position, less the anchor, of the K tests and then of the K + 1 last tokens."""
+    drafts, rows_ = np.arange(depth), np.arange(depth + 1)
+    return np.concatenate([drafts + 1, rows_]), np.concatenate([drafts, rows_])
+
+
+def _joined(key: np.ndarray, counter: np.ndarray) -> noise.Address:
+    contiguous = np.ascontiguousarray(counter).reshape(-1, 4)
+    return noise.Address(np.ascontiguousarray(key).reshape(-1), contiguous)
