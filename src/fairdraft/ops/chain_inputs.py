@@ -72,9 +72,7 @@ def check_forbidden(forbidden: Any, shape: tuple[int, ...]) -> None:
         raise ValueError(f"forbidden has shape {tuple(forbidden.shape)}, not {tuple(shape)}")
 
 
-def check_candidates(
-    ids: tuple[int, ...], logits: tuple[int, ...], shape: tuple[int, ...]
-) -> None:
+def check_candidates(ids: tuple[int, ...], logits: tuple[int, ...], shape: tuple[int, ...]) -> None:
     """Refuses candidates of a sparse draft law whose shapes do not fit rows [..., V]."""
     if ids != logits or ids[:-1] != shape[:-1]:
         raise ValueError(

@@ -46,7 +46,7 @@ def target_rows(
         return rows.as_rows("target_logits", target_logits, dims=3), None
     values = rows.as_rows("target_logits", target_logits, dims=2)
     offsets = offsets_of(layout)
-    is_shifted = check_entries(np.size(draft_token_ids), len(values), offsets.num_requests)
+    is_shifted = check_entries(np.asarray(draft_token_ids).size, len(values), offsets.num_requests)
     spans = host_spans(offsets, len(values), is_shifted)
     most = int(spans.num_drafts.max(initial=0))
     depth = depth_of(layout, block_depth(draft_logits), most)

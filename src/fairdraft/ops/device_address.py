@@ -79,21 +79,29 @@ def device_fields(
     """
     if isinstance(at, Address):
         return _uploaded(at, count, device)
-    tensors, strides = [], []
-    for name in FIELDS:
-        value: Any = getattr(at, name)
-        if isinstance(value, Tensor):
-            if validate:
-                _check(name, value, count, device)
-            tensors.append(value)
-            strides.append(1 if value.dim() else 0)
-        else:
-            tensors.append(_scalar(name, _integer(name, value), device))
-            strides.append(0)
-    return tuple(tensors), tuple(strides)
+    fields = [device_field(name, getattr(at, name), count, device, validate) for name in FIELDS]
+    return tuple(tensor for tensor, _ in fields), tuple(stride for _, stride in fields)
+
+
+def device_field(
+    name: str, value: Any, count: int, device: torch.device, validate: bool = True
+) -> tuple[Tensor, int]:
+    """One field as an int64 tensor on the device, and its stride; see `device_fields`."""
+    if isinstance(value, Tensor):
+        if validate:
+            _check(name, value, count, device)
+        return value, 1 if value.ndim else 0
+    return _scalar(name, _integer(name, value), device), 0
 
 
 def _check(name: str, value: Tensor, count: int, device: torch.device) -> None:
+    if (
+        value.dtype is torch.int64
+        and value.shape == (count,)
+        and value.device == device
+        and value.is_contiguous()
+    ):
+        return
     if value.dtype is not torch.int64 or value.device != device:
         raise ValueError(
             f"address field {name} is {value.dtype} on {value.device}; "

@@ -1,8 +1,8 @@
-"""Requests whose rows lie one after the other, as engines keep them, and the offsets that say where.
+"""Requests whose rows lie one after the other, as engines keep them, and the offsets into them.
 
-A request of n drafts has n + 1 consecutive rows, the last of them its bonus row. Offsets are vLLM's:
+A request of n drafts has n + 1 consecutive rows, the last its bonus row. Offsets are vLLM's:
 `cu_num_logits` [B + 1] counts rows and begins with 0, `cu_num_draft_tokens` [B] counts drafts up to
-and including each request's. Axes: B requests, K drafts at most, N rows, D entries of drafts, V ids.
+and including each request's. Axes: B requests, K drafts at most, N rows, D drafts, V vocabulary.
 """
 
 from __future__ import annotations

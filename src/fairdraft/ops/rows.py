@@ -44,7 +44,7 @@ _MESSAGES = {
     RowError.INFINITE: "the target's logits hold +inf; check the model's weights and dtype",
     RowError.EMPTY: "every token of the target's row is masked (-inf); loosen the masks",
     RowError.DRAFT: "the draft's logits hold NaN, +inf or no token at all; check the draft model",
-    RowError.PARAMETER: "a temperature or a number of drafts on the device is out of its range",
+    RowError.PARAMETER: "a temperature, a count, an offset or a slot on the device is out of range",
     RowError.ADDRESS: "a position, anchor, node or sample on the device does not fit its field",
 }
 

@@ -216,7 +216,7 @@ def _chain_inputs(
     target_scale = draft_scale = rows.temperature_scales("temperature", temps[0], count)
     if temps[1] is not None:
         draft_scale = rows.temperature_scales("draft_temperature", temps[1], count)
-    num_entries = np.size(draft_token_ids)
+    num_entries = np.asarray(draft_token_ids).size
     draft = draft_rows(draft_logits, shape, num_entries, spans, layout.idx_mapping)
     point_mass, forbidden = marks
     is_point_mass = np.full(count, draft_logits is None)

@@ -30,7 +30,7 @@ _INF = tl.constexpr(float("inf"))
 _ULP_OF_ONE = tl.constexpr(2.0**-52)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_slots"])
 def mass_kernel(
     target,  # as in `chain_kernel`
     draft,
@@ -44,6 +44,8 @@ def mass_kernel(
     path,  # stop, state int32 [B], rho float64 [B, R]
     done_ptr,  # int32 [B, R], zeros before and after
     sizes,  # B, V, T
+    num_rows,
+    num_slots,
     K: tl.constexpr,
     MODE: tl.constexpr,
     STRIDES: tl.constexpr,
@@ -60,7 +62,8 @@ def mass_kernel(
     r = K - 1 - (tl.program_id(0) // num_chunks // num_requests).to(tl.int64)
     wait_for_previous(HAS_PDL)
     let_next_start(HAS_PDL)
-    first, n, is_possible = request_span(drafts, b, K, SHAPE[2])
+    limits = (num_rows, num_slots, num_requests)
+    first, n, _ = request_span(drafts, limits, b, K, SHAPE[2], MODE)
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
     place = b * R + r
     stop, state = tl.load(path[0] + b), tl.load(path[1] + b)

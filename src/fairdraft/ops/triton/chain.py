@@ -47,12 +47,12 @@ from fairdraft.ops.triton.request import (
 _DRAFT_ERROR = tl.constexpr(int(RowError.DRAFT))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_slots"])
 def chain_kernel(
     target,  # logits, strides of a request and of a row
     draft,  # logits, strides of a request and of a draft
     temperatures,  # of target and draft, [B] or [1]
-    drafts,  # token_ids [B, K], num_drafts [B], point_mass [B], forbidden [B, K]
+    drafts,  # token_ids [B, K], num_drafts, point_mass [B], forbidden [B, K], offsets, slots [B]
     at,  # key, anchor, sample: int64 [B] or [1]
     p_stats,  # tile_max, tile_sum [B, R, T], row_max, row_sum [B, R]
     q_stats,  # tile_max, tile_sum [B, K, T], row_max, row_sum [B, K]
@@ -62,8 +62,10 @@ def chain_kernel(
     done_ptr,  # int32 [B, R], zeros before and after
     requests_done_ptr,  # int32 [B], zeros before and after
     sizes,  # B, V, T
+    num_rows,  # N of flat rows
+    num_slots,  # S of the drafts' laws
     K: tl.constexpr,
-    MODE: tl.constexpr,  # fast, block, draft, draft statistics, forbidden
+    MODE: tl.constexpr,  # fast, block, draft, draft statistics, forbidden, offsets, flat q, slots
     STRIDES: tl.constexpr,  # key, anchor, sample, temperature, draft temperature, point_mass
     ADDRESS: tl.constexpr,
     SHAPE: tl.constexpr,  # tiles a program, most tiles, most rows, loops
@@ -79,7 +81,8 @@ def chain_kernel(
     wait_for_previous(HAS_PDL)
     let_next_start(HAS_PDL)
     # all of this is asked for at once: one trip to memory before the logits
-    first, n, is_possible = request_span(drafts, b, K, SHAPE[2])
+    limits = (num_rows, num_slots, num_requests)
+    first, n, is_possible = request_span(drafts, limits, b, K, SHAPE[2], MODE)
     has_ended = ends_before(found[6], b, r, SHAPE[2])
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
     x_d, is_forbidden, masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[4])

@@ -1,6 +1,6 @@
 """What the verification kernels are given, and the scratch that they share.
 
-Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles.
+Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles; N rows, D drafts of flat calls.
 """
 
 from __future__ import annotations
@@ -16,16 +16,27 @@ from fairdraft.ops.triton.workspace import Workspace, stats_buffers
 class DeviceChain(NamedTuple):
     """Checked device tensors of a call; what is absent has a stand-in that is never read."""
 
-    target: tuple[Tensor, int, int]  # logits, strides of a request and of a row
+    target: tuple[Tensor, int, int]  # logits, strides of a request's first row and of a row
     draft: tuple[Tensor, int, int] | None
     temperatures: tuple[tuple[Tensor, int], tuple[Tensor, int]]
-    token_ids: Tensor  # [B, K]
-    num_drafts: Tensor  # [B]
+    token_ids: Tensor  # [B, K] or [D]
+    num_drafts: Tensor | None  # [B], of a padded call
     point_mass: Tensor | None  # bool [B]
     forbidden: Tensor | None  # bool, as token_ids
     at: tuple[tuple[Tensor, ...], tuple[int, ...]]  # key, anchor, sample
     draft_stats: tuple[Tensor, Tensor, Tensor, Tensor] | None
     sizes: tuple[int, int, int]  # B, K, V
+    offsets: Tensor | None = None  # of a flat call
+    offsets_kind: int = 0  # see `offsets_kind`
+    num_rows: int = 0  # N
+    is_flat_draft: bool = False
+    slots: Tensor | None = None  # [B]
+    num_slots: int = 0
+
+
+def offsets_kind(counts_rows: bool, is_shifted: bool) -> int:
+    """What kernels read offsets as; 0 is a padded call."""
+    return (1 if counts_rows else 2) + 2 * is_shifted
 
 
 def chain_memory(
@@ -33,7 +44,8 @@ def chain_memory(
 ) -> tuple[tuple[Tensor, ...], ...]:
     """Statistics of target and draft, what rows came to, and of rule `block` tests and paths."""
     count, depth, _ = chain.sizes
-    rows, num_drafts = count * (depth + 1), max(chain.token_ids.numel(), 1)
+    rows = count * (depth + 1)
+    num_drafts = max(chain.token_ids.numel() if chain.is_flat_draft else count * depth, 1)
     return (
         stats_buffers(workspace, "p", rows, num_tiles),
         chain.draft_stats or stats_buffers(workspace, "q", num_drafts, num_tiles),

@@ -76,7 +76,7 @@ def replacement(
     return token, margin
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_slots"])
 def emit_kernel(
     target,  # as in `chain_kernel`
     draft,
@@ -91,6 +91,8 @@ def emit_kernel(
     residual,  # exponent int32 [B, T], tile_sum float32 [B, T]
     out,  # token_ids, margin [B, R], num_accepted, num_emitted, last_stream, error, broken [B]
     sizes,  # B, V, T
+    num_rows,
+    num_slots,
     K: tl.constexpr,
     MODE: tl.constexpr,
     STRIDES: tl.constexpr,
@@ -103,7 +105,8 @@ def emit_kernel(
     b = tl.program_id(0).to(tl.int64)
     wait_for_previous(HAS_PDL)
     let_next_start(HAS_PDL)
-    first, n, is_possible = request_span(drafts, b, K, SHAPE[2])
+    limits = (num_rows, num_slots, sizes[0])
+    first, n, _ = request_span(drafts, limits, b, K, SHAPE[2], MODE)
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
     is_block = MODE[1] & (is_matched == 0)
     walk = request_end(found, path, tests, b, n, is_block, K, SHAPE[2])
@@ -145,7 +148,7 @@ def emit(found, drafts, out, index, last, walk, K: tl.constexpr, ROWS: tl.conste
     row = tl.arange(0, ROWS)
     is_row = row < R
     at = b * R + row
-    draft_ids = tl.load(drafts[0] + first + row, mask=(row < end) & (row < n), other=-1)
+    draft_ids = tl.load(drafts[0] + first[0] + row, mask=(row < end) & (row < n), other=-1)
     error = tl.maximum(state - ERROR, 0)
     last_id = tl.where(error == 0, token, -1).to(tl.int64)
     token_ids = tl.where(row < end, draft_ids.to(tl.int64), tl.where(row == end, last_id, -1))

@@ -24,36 +24,85 @@ _INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
-def request_span(drafts, b, K: tl.constexpr, ROWS: tl.constexpr):
-    """A request's first draft among all, how many it has, and whether that number is possible.
+def request_span(drafts, limits, b, K: tl.constexpr, ROWS: tl.constexpr, MODE: tl.constexpr):
+    """Where a request is, how many drafts it has, and whether its numbers are possible.
 
-    An id of -1 ends the drafts.
+    Its places are its first draft, its first row of the target and of the drafts' laws, in units of
+    their first strides, and its first row of the drafts' statistics. An id of -1 ends the drafts; a
+    request whose numbers are impossible has none, and reads where it may.
     """
-    start = b * K
-    given = tl.load(drafts[1] + b).to(tl.int64)
-    is_possible = (given >= 0) & (given <= K)
     row = tl.arange(0, ROWS)
-    ids = tl.load(drafts[0] + start + row, mask=row < K, other=-1).to(tl.int64)
+    start, p_first = b * K, b
+    is_draft = row < K
+    if MODE[5]:
+        p_first, start, given, is_possible = flat_span(drafts[4], limits, b, K, MODE)
+        is_draft = row < given
+    else:
+        given = tl.load(drafts[1] + b).to(tl.int64)
+        is_possible = (given >= 0) & (given <= K)
+        given = tl.where(is_possible, given, 0)
+    q_first, q_place = b, b * K
+    if MODE[6]:
+        q_first, q_place = start, start
+    if MODE[7]:
+        slot = tl.load(drafts[5] + b).to(tl.int64)
+        is_slot = (slot >= 0) & (slot < limits[1])
+        is_possible &= is_slot
+        q_first = tl.where(is_slot, slot, 0)
+        given = tl.where(is_slot, given, 0)
+    ids = tl.load(drafts[0] + start + row, mask=is_draft, other=-1).to(tl.int64)
     absent = tl.min(tl.where(ids == -1, row, ROWS), 0).to(tl.int64)
-    return start, tl.minimum(tl.where(is_possible, given, 0), absent), is_possible
+    return (start, p_first, q_first, q_place), tl.minimum(given, absent), is_possible
+
+
+@triton.jit
+def flat_span(offsets_ptr, limits, b, K: tl.constexpr, MODE: tl.constexpr):
+    """First row and first draft of a request, and its number of drafts, from offsets.
+
+    Those of a request that is no run of 1..K + 1 rows inside the batch are 0, and it is impossible.
+    """
+    num_rows, _, num_requests = limits
+    if MODE[5] % 2 == 1:
+        # cu_num_logits [B + 1]
+        first = tl.load(offsets_ptr + b).to(tl.int64)
+        end = tl.load(offsets_ptr + b + 1).to(tl.int64)
+    else:
+        # cu_num_draft_tokens [B]: every request before has a bonus row as well
+        before = tl.load(offsets_ptr + b - 1, mask=b > 0, other=0).to(tl.int64)
+        first = before + b
+        end = tl.load(offsets_ptr + b).to(tl.int64) + b + 1
+    given = end - first - 1
+    is_possible = (given >= 0) & (given <= K) & (first >= 0) & (end <= num_rows)
+    is_possible &= (b > 0) | (first == 0)
+    if MODE[5] > 2:
+        # drafts are laid out as rows, after an entry that is not theirs
+        start = first + 1
+    else:
+        start = first - b
+        is_possible &= (start >= 0) & (start + given <= num_rows - num_requests)
+    first = tl.where(is_possible, first, 0)
+    return first, tl.where(is_possible, start, 0), tl.where(is_possible, given, 0), is_possible
 
 
 @triton.jit
 def row_places(target, draft, first, b, r):
-    """Pointers to row r of the target and to the draft's row, and the latter's index."""
-    p_row = target[0] + b * target[1] + r * target[2]
-    q_row = draft[0] + b * draft[1] + r * draft[2]
-    return p_row, q_row, first + r
+    """Pointers to row r of the target and to the draft's row, and that of the latter's statistics.
+
+    `first` is as `request_span` gives it.
+    """
+    p_row = target[0] + first[1] * target[1] + r * target[2]
+    q_row = draft[0] + first[2] * draft[1] + r * draft[2]
+    return p_row, q_row, first[3] + r
 
 
 @triton.jit
 def masked_token(drafts, first, r, n, vocab_size, HAS_FORBIDDEN: tl.constexpr):
     """Draft r + 1, whether it is forbidden, and the id that is masked in its row (-1: none)."""
-    x = tl.load(drafts[0] + first + r, mask=r < n, other=-1).to(tl.int64)
+    x = tl.load(drafts[0] + first[0] + r, mask=r < n, other=-1).to(tl.int64)
     is_forbidden = (x < 0) | (x >= vocab_size)
     masked_id = tl.full([], -1, tl.int64)
     if HAS_FORBIDDEN:
-        is_forbidden |= tl.load(drafts[3] + first + r, mask=r < n, other=0) != 0
+        is_forbidden |= tl.load(drafts[3] + first[0] + r, mask=r < n, other=0) != 0
         masked_id = tl.where(is_forbidden, x, -1)
     return x, is_forbidden, masked_id
 

@@ -23,7 +23,7 @@ from fairdraft.ops.triton.request import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_slots"])
 def resolve_kernel(
     target,  # as in `chain_kernel`
     draft,
@@ -37,6 +37,8 @@ def resolve_kernel(
     path,
     residual,  # exponent int32 [B, T], tile_sum float32 [B, T]
     sizes,  # B, V, T
+    num_rows,
+    num_slots,
     K: tl.constexpr,
     MODE: tl.constexpr,
     STRIDES: tl.constexpr,
@@ -51,7 +53,8 @@ def resolve_kernel(
     chunk = tl.program_id(0) % num_chunks
     wait_for_previous(HAS_PDL)
     let_next_start(HAS_PDL)
-    first, n, is_possible = request_span(drafts, b, K, SHAPE[2])
+    limits = (num_rows, num_slots, sizes[0])
+    first, n, _ = request_span(drafts, limits, b, K, SHAPE[2], MODE)
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
     is_block = MODE[1] & (is_matched == 0)
     walk = request_end(found, path, tests, b, n, is_block, K, SHAPE[2])

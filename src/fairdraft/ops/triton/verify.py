@@ -67,6 +67,8 @@ def launch_verify(
         workspace.zeros("rows_done", (rows,), torch.int32),
         workspace.zeros("requests_done", (count,), torch.int32),
         sizes,
+        chain.num_rows,
+        chain.num_slots,
         SHAPE=(tiles, *reach, 1),
         **common | {"num_warps": warps},
     )
@@ -76,6 +78,8 @@ def launch_verify(
             *inputs,
             workspace.zeros("masses_done", (rows,), torch.int32),
             sizes,
+            chain.num_rows,
+            chain.num_slots,
             SHAPE=(1, *reach, tiles),
             **common | {"num_warps": warps},
         )
@@ -89,6 +93,8 @@ def launch_verify(
             *inputs,
             residual,
             sizes,
+            chain.num_rows,
+            chain.num_slots,
             SHAPE=(1, *reach, tiles),
             **common | {"num_warps": warps},
         )
@@ -97,6 +103,8 @@ def launch_verify(
         residual,
         out,
         sizes,
+        chain.num_rows,
+        chain.num_slots,
         SHAPE=(1, *reach, 1),
         **common | {"num_warps": 4},
     )
@@ -106,8 +114,16 @@ def _drafts(chain: DeviceChain, workspace: Workspace) -> tuple[Tensor, ...]:
     point_mass = chain.point_mass
     if point_mass is None:
         point_mass = workspace.zeros("no_point_mass", (1,), torch.bool)
-    forbidden = chain.token_ids if chain.forbidden is None else chain.forbidden
-    return chain.token_ids, chain.num_drafts, point_mass, forbidden
+    ids = chain.token_ids
+    # what is absent is not read: the mode says so
+    return (
+        ids,
+        ids if chain.num_drafts is None else chain.num_drafts,
+        point_mass,
+        ids if chain.forbidden is None else chain.forbidden,
+        ids if chain.offsets is None else chain.offsets,
+        ids if chain.slots is None else chain.slots,
+    )
 
 
 def _constants(
@@ -120,6 +136,9 @@ def _constants(
         chain.draft is not None,
         chain.draft_stats is not None,
         chain.forbidden is not None,
+        chain.offsets_kind,
+        chain.is_flat_draft,
+        chain.slots is not None,
     )
     strides = (*chain.at[1], *(s for _, s in chain.temperatures), int(chain.point_mass is not None))
     pdl = has_pdl(chain.token_ids.device)

@@ -7,6 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+#: views of buffers that are kept, about thirty for every shape of a call
+_MOST_VIEWS = 4096
+
 
 class Workspace:
     """Buffers of one device that grow and are used again, so that later calls allocate nothing.
@@ -19,6 +22,8 @@ class Workspace:
         self.device = torch.device(device)
         self._buffers: dict[str, Tensor] = {}
         self._counters: set[str] = set()
+        # making a view costs the host more than looking one up
+        self._views: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A buffer with anything in it."""
@@ -36,12 +41,19 @@ class Workspace:
                 buffer.fill_(torch.nan if buffer.is_floating_point() else -4096)
 
     def _take(self, name, shape, dtype, make) -> Tensor:
+        view = self._views.get((name, shape))
+        if view is not None:
+            return view
+        if len(self._views) >= _MOST_VIEWS:
+            self._views.clear()
         size = math.prod(shape)
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < size:
             buffer = make(max(size, 1), dtype=dtype, device=self.device)
             self._buffers[name] = buffer
-        return buffer[:size].view(shape)
+            self._views = {key: kept for key, kept in self._views.items() if key[0] != name}
+        view = self._views[name, shape] = buffer[:size].view(shape)
+        return view
 
 
 def stats_buffers(

@@ -1,0 +1,133 @@
+"""Flat rows of `ops.verify_chain` in Triton kernels, interpreted: the tokens of the padded call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fairdraft import ops
+from fairdraft.noise import Stream
+from fairdraft.ops import RowError
+from fairdraft.ops.triton.workspace import Workspace
+from fairdraft.ops.verify import Rule
+from tests.ops.flat import Offsets, flattened
+from tests.ops.triton.alike import VERDICT, assert_equal
+from tests.ops.triton.test_chain import batch
+
+WORKSPACE = Workspace("cpu")
+KERNELS: dict[str, Any] = {"impl": "triton", "arithmetic": "portable"}
+
+
+@pytest.mark.parametrize(
+    ("offsets", "is_shifted", "num_spare", "kind", "rule"),
+    [
+        ("cu_num_logits", False, 0, "dense", "block"),
+        ("cu_num_logits", True, 2, "mixed", "token"),
+        ("cu_num_draft_tokens", False, 3, "sparse", "block"),
+        ("cu_num_draft_tokens", True, 0, "dense", "token"),
+        ("cu_num_draft_tokens", False, 0, "point", "token"),
+    ],
+)
+def test_flat_rows_give_the_tokens_of_padded_ones(
+    offsets: Offsets, is_shifted: bool, num_spare: int, kind: str, rule: Rule
+) -> None:
+    """Across a boundary of tiles, in memory that calls of other layouts used before."""
+    call: dict[str, Any] = batch(5, 3, 520, kind, seed=21) | {"rule": rule}
+    expected = ops.verify_chain(**call, impl="reference")
+    flat = flattened(call, offsets, is_shifted=is_shifted, num_spare=num_spare)
+    got = ops.verify_chain(**flat, **KERNELS, workspace=WORKSPACE)
+    assert_equal(got, expected, VERDICT)
+    assert int(torch.as_tensor(got.num_broken).sum()) == expected.num_broken
+
+
+def test_laws_in_blocks_slots_and_strided_memory() -> None:
+    call: dict[str, Any] = batch(4, 2, 40, "dense", seed=22) | {"rule": "block"}
+    expected = ops.verify_chain(**call, impl="reference")
+    flat = flattened(call, "cu_num_logits")
+    block = flat | {"draft_logits": call["draft_logits"]}
+    assert_equal(ops.verify_chain(**block, **KERNELS), expected, VERDICT)
+    cache = torch.full((9, 2, 77), torch.nan)[..., :40]
+    slots = torch.tensor([7, 0, 8, 3])
+    cache[slots] = call["draft_logits"]
+    wide = torch.full((len(flat["target_logits"]), 80), torch.inf)[:, :40]
+    flat["target_logits"] = wide.copy_(flat["target_logits"])
+    for own in (flat, call):
+        slotted = own | {"draft_logits": cache, "idx_mapping": slots.int()}
+        assert_equal(ops.verify_chain(**slotted, **KERNELS), expected, VERDICT)
+
+
+@pytest.mark.parametrize(
+    ("bad", "failed"),
+    [
+        ([0, 3, 5, 5, 10], [2, 3]),
+        ([0, 3, 5, 9, 10], [2]),
+        ([0, 3, 5, 8, 11], [3]),
+        ([1, 3, 5, 8, 10], [0]),
+        ([0, 3, 1 << 31, 8, 10], [1, 2]),
+        ([0, 3, -(1 << 63), 8, 10], [1, 2]),
+        ([0, -5, -3, 8, 10], [0, 1, 2]),
+    ],
+)
+def test_offsets_that_only_the_device_sees_are_errors_of_their_requests(
+    bad: list[int], failed: list[int]
+) -> None:
+    """Each run of rows that cannot be fails alone, and reads nothing outside of the batch."""
+    got = ops.verify_chain(**unseen_call([0, 3, 5, 8, 10]), **KERNELS)
+    assert not got.error.any()
+    good, got = got, ops.verify_chain(**unseen_call(bad), **KERNELS)
+    assert torch.nonzero(got.error == RowError.PARAMETER)[:, 0].tolist() == failed
+    assert (got.token_ids[failed] == -1).all() and not got.num_emitted_tokens[failed].any()
+    kept = [b for b in range(4) if bad[b : b + 2] == [0, 3, 5, 8, 10][b : b + 2]]
+    assert torch.equal(got.token_ids[kept], good.token_ids[kept])
+    assert "an offset" in RowError.PARAMETER.message
+
+
+def unseen_call(offsets: list[int]) -> dict[str, Any]:
+    """Requests of 2, 1, 2 and 1 drafts, whose offsets are not looked at on the host."""
+    call: dict[str, Any] = batch(4, 2, 20, "dense", seed=23) | {"forbidden": None}
+    call |= {"num_draft_tokens": torch.tensor([2, 1, 2, 1]), "temperature": 1.0}
+    call["target_logits"] = torch.nan_to_num(call["target_logits"])
+    flat = flattened(call, "cu_num_logits") | {"validate": False}
+    return flat | {"cu_num_logits": torch.tensor(offsets)}
+
+
+def test_slots_that_only_the_device_sees_are_errors_of_their_requests() -> None:
+    call: dict[str, Any] = batch(4, 2, 20, "dense", seed=24) | {"forbidden": None}
+    call["target_logits"] = torch.nan_to_num(call["target_logits"])
+    good = ops.verify_chain(**call, **KERNELS)
+    call |= {"idx_mapping": torch.tensor([0, -1, 4, 3]), "validate": False}
+    got = ops.verify_chain(**call, **KERNELS)
+    assert got.error.tolist() == [0, RowError.PARAMETER, RowError.PARAMETER, 0]
+    assert torch.equal(got.token_ids[[0, 3]], good.token_ids[[0, 3]])
+
+
+def test_statistics_have_a_row_for_each_flat_draft() -> None:
+    call: dict[str, Any] = batch(3, 2, 520, "dense", seed=25) | {"forbidden": None}
+    call |= {"num_draft_tokens": torch.tensor([2, 0, 1]), "temperature": 1.0}
+    flat = flattened(call, "cu_num_draft_tokens")
+    at = ops.DeviceAddress(Stream.DRAFT, 3, torch.arange(3))
+    drawn = ops.sample(flat["draft_logits"], at, return_stats=True, **KERNELS)
+    flat["draft_token_ids"] = drawn.token_ids
+    expected = ops.verify_chain(**flat, impl="reference")
+    got = ops.verify_chain(**flat, **KERNELS, draft_stats=drawn.stats)
+    assert_equal(got, expected, VERDICT)
+    with pytest.raises(ValueError, match=r"draft_stats.tile_max has shape \(3, 2\), not \(6, 2\)"):
+        block = flat | {"draft_logits": call["draft_logits"]}
+        ops.verify_chain(**block, **KERNELS, draft_stats=drawn.stats)
+
+
+def test_offsets_on_a_device_need_a_width() -> None:
+    """The call does not wait for the device to learn the longest request."""
+    meta: dict[str, Any] = {"device": "meta"}
+    with pytest.raises(ValueError, match="max_spec_len is missing: the offsets are on a device"):
+        ops.verify_chain(
+            torch.zeros(4, 20),
+            torch.zeros(2, dtype=torch.int64),
+            draft_logits=None,
+            key=1,
+            anchor=2,
+            cu_num_logits=torch.zeros(3, dtype=torch.int32, **meta),
+            **KERNELS,
+        )
