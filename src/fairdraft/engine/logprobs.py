@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
+
+from fairdraft import ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +37,15 @@ def gather_logprobs(
     Returns:
         For each row a list of (token id, logprob, rank).
     """
-    logprobs = torch.log_softmax(logits.double(), dim=-1)
-    chosen = logprobs.gather(1, token_ids[:, None])
-    ranks = (logprobs > chosen).sum(dim=1) + 1
+    found = ops.logprobs(logits, token_ids, top_n=num_top)
     rows = [
-        [(token, value, rank)]
-        for token, value, rank in zip(
-            token_ids.tolist(), chosen[:, 0].tolist(), ranks.tolist(), strict=True
+        [entry]
+        for entry in zip(
+            token_ids.tolist(), found.logprobs.tolist(), found.ranks.tolist(), strict=True
         )
     ]
-    if num_top:
-        top = logprobs.topk(min(num_top, logits.shape[-1]), dim=-1)
-        # equal logits share a rank, as for the emitted token
-        top_ranks = (logprobs[:, None, :] > top.values[:, :, None]).sum(dim=-1) + 1
-        for row, ids, values, at in zip(
-            rows, top.indices.tolist(), top.values.tolist(), top_ranks.tolist(), strict=True
-        ):
-            emitted = row[0][0]
-            row.extend(entry for entry in zip(ids, values, at, strict=True) if entry[0] != emitted)
+    tops = (found.top_ids.tolist(), found.top_logprobs.tolist(), found.top_ranks.tolist())
+    for row, *top in zip(rows, *tops, strict=True):
+        emitted = row[0][0]
+        row.extend(entry for entry in zip(*top, strict=True) if entry[0] != emitted)
     return rows

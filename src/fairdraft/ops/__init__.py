@@ -1,8 +1,11 @@
 """Ops over logits whose random numbers have addresses; loads torch and numpy, nothing heavier."""
 
+# importing it registers `torch.ops.fairdraft`
+from fairdraft.ops import custom
 from fairdraft.ops.device_address import DeviceAddress
 from fairdraft.ops.dispatch import Arithmetic, Impl
 from fairdraft.ops.filters import filter_logits
+from fairdraft.ops.logprobs import Logprobs, logprobs
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
 from fairdraft.ops.sample import Sampled, TileStats, sample
 from fairdraft.ops.verdict import DecisionWeights, Verdict
@@ -14,12 +17,15 @@ __all__ = [
     "DecisionWeights",
     "DeviceAddress",
     "Impl",
+    "Logprobs",
     "RowError",
     "Sampled",
     "SparseLogits",
     "TileStats",
     "Verdict",
+    "custom",
     "filter_logits",
+    "logprobs",
     "sample",
     "verify_chain",
 ]

@@ -29,7 +29,7 @@ class DeviceAddress:
 
     Tensors are int64 [B] on the device of the logits and may change between replays of a graph; a
     value that does not fit its field becomes that row's error, never another address. Plain
-    integers hold for all rows.
+    integers and 0-dimensional tensors hold for all rows.
 
     Attributes:
         stream: Purpose of the draws.
@@ -56,10 +56,11 @@ class DeviceAddress:
 def _host(value: Tensor | int, count: int) -> np.ndarray:
     if isinstance(value, Tensor):
         return np.broadcast_to(value.cpu().numpy(), count)
-    return np.full(count, _signed(value), np.int64)
+    return np.full(count, signed_key(value), np.int64)
 
 
-def _signed(value: int) -> int:
+def signed_key(value: int) -> int:
+    """The bits of a key as a number that an int64 holds."""
     return int(value) - (1 << 64) if value >= 1 << 63 else int(value)
 
 
@@ -97,7 +98,7 @@ def device_field(
 def _check(name: str, value: Tensor, count: int, device: torch.device) -> None:
     if (
         value.dtype is torch.int64
-        and value.shape == (count,)
+        and (value.shape == (count,) or not value.ndim)
         and value.device == device
         and value.is_contiguous()
     ):
@@ -129,7 +130,7 @@ def _scalar(name: str, value: int, device: torch.device) -> Tensor:
             raise ValueError(f"key = {value} does not fit 64 bits; make one with request_key(seed)")
     elif value >> _LIMITS[name]:
         raise ValueError(f"{name} = {value} is outside 0..{(1 << _LIMITS[name]) - 1}")
-    return torch.full((), _signed(value), dtype=torch.int64, device=device)
+    return torch.full((), signed_key(value), dtype=torch.int64, device=device)
 
 
 def _uploaded(

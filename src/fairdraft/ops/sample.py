@@ -109,6 +109,12 @@ def sample(
     Law:
         softmax(logits / temperature) for each row, to the arithmetic in `docs/derivation.md`.
     """
+    if torch.compiler.is_compiling():
+        from fairdraft.ops.custom import traced_sample
+
+        refuse_traced(trace=trace, out=out, workspace=workspace)
+        named: dict[str, Any] = {"method": method, "impl": impl, "arithmetic": arithmetic}
+        return traced_sample(logits, address, temperature, return_stats=return_stats, **named)
     check_method(method)
     backend = resolve_impl(impl, device_of(logits))
     arithmetic = resolve_arithmetic(arithmetic, backend)
@@ -168,6 +174,13 @@ def _record(
     scales = rows.temperature_scales("temperature", kept, len(values))
     chosen = np.flatnonzero(scales > 0)
     trace.record(address[chosen], [digest(values[b], scales[b]) for b in chosen])
+
+
+def refuse_traced(**given: Any) -> None:
+    """Refuses what a compiled call has no room for."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise ValueError(f"{name} cannot be traced; leave it out of a compiled call")
 
 
 def check_method(method: Method) -> None:

@@ -21,7 +21,7 @@ from fairdraft.ops.chain_rows import draft_rows, num_drafts_of, target_rows, tok
 from fairdraft.ops.dispatch import Arithmetic, Impl, device_of, resolve_arithmetic, resolve_impl
 from fairdraft.ops.flat_rows import Layout, padded
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
-from fairdraft.ops.sample import Method, TileStats, check_method
+from fairdraft.ops.sample import Method, TileStats, check_method, refuse_traced
 from fairdraft.ops.verdict import DecisionWeights, Verdict
 
 if TYPE_CHECKING:
@@ -122,6 +122,29 @@ def verify_chain(
         every emitted token follows softmax(target_logits / temperature) at its row, exactly
         given the logits (`docs/derivation.md`).
     """
+    if torch.compiler.is_compiling():
+        from fairdraft.ops.custom import traced_verify
+
+        refuse_traced(return_weights=return_weights, trace=trace, workspace=workspace)
+        return traced_verify(
+            target_logits,
+            draft_token_ids,
+            num_draft_tokens,
+            draft_logits,
+            at={"key": key, "anchor": anchor, "sample": sample},
+            temperature=temperature,
+            draft_temperature=draft_temperature,
+            point_mass=point_mass,
+            forbidden=forbidden,
+            cu_num_logits=cu_num_logits,
+            cu_num_draft_tokens=cu_num_draft_tokens,
+            max_spec_len=max_spec_len,
+            idx_mapping=idx_mapping,
+            draft_stats=draft_stats,
+            rule=rule,
+            impl=impl,
+            arithmetic=arithmetic,
+        )
     if rule not in ("token", "block"):
         raise ValueError(f"rule = {rule!r} is not built in this release; use 'token' or 'block'")
     check_method(method)

@@ -49,7 +49,7 @@ def temperature_tensor(
         ValueError: If a plain number is out of range or a tensor does not fit.
     """
     if isinstance(values, Tensor) and values.dim() == 0:
-        values = values.to(device=device, dtype=torch.float64).expand(count).contiguous()
+        return values.to(device=device, dtype=torch.float64), 0
     if not isinstance(values, Tensor):
         if np.ndim(values) == 0:
             return _constant(name, float(values), device), 0

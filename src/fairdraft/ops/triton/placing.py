@@ -29,9 +29,10 @@ from fairdraft.ops.flat_rows import (
     host_spans,
     offsets_of,
 )
-from fairdraft.ops.sample import TileStats
 from fairdraft.ops.triton.chain_memory import offsets_kind
-from fairdraft.ops.triton.sampling import check_logits, stats_shapes
+from fairdraft.ops.triton.sampling import check_logits
+
+_ID_TYPES = (torch.int64, torch.int32)
 
 
 class Place(NamedTuple):
@@ -173,7 +174,15 @@ def _scattered(sparse: SparseLogits, shape: tuple[int, ...]) -> Tensor:
 
 def check_ids(token_ids: Tensor, shape: tuple[int, ...], depth: int, device: torch.device) -> None:
     """Refuses drafts that the kernels cannot read."""
-    if token_ids.shape != shape or token_ids.dtype not in (torch.int64, torch.int32):
+    if (
+        token_ids.dtype in _ID_TYPES
+        and token_ids.shape == shape
+        and token_ids.device == device
+        and token_ids.is_contiguous()
+        and not depth >> NODE_BITS
+    ):
+        return
+    if token_ids.shape != shape or token_ids.dtype not in _ID_TYPES:
         raise ValueError(
             f"draft_token_ids has shape {tuple(token_ids.shape)} and dtype {token_ids.dtype}; "
             f"target_logits need int64 {shape}"
@@ -185,16 +194,6 @@ def check_ids(token_ids: Tensor, shape: tuple[int, ...], depth: int, device: tor
         )
     if depth >> NODE_BITS:
         raise ValueError(f"{depth} drafts a request do not fit {NODE_BITS} bits of a node")
-
-
-def check_stats(stats: TileStats, count: int, vocab_size: int) -> None:
-    """Refuses statistics that are not those of the drafts' laws."""
-    for name, (need, _) in stats_shapes(count, vocab_size).items():
-        found = getattr(stats, name).shape
-        if found != need:
-            raise ValueError(
-                f"draft_stats.{name} has shape {tuple(found)}, not {need}: a row a draft"
-            )
 
 
 def on_device(name: str, values: Any, count: int, dtype: torch.dtype, device: Any) -> Tensor:

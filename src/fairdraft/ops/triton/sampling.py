@@ -61,17 +61,41 @@ def sample_on_device(
 
 def check_logits(name: str, logits: Tensor, dims: int) -> None:
     """Refuses logits that the kernels cannot read."""
+    shape = logits.shape
+    # one pass over what is right; what is wrong may take its time
+    if (
+        logits.dtype in LOGITS_DTYPES
+        and len(shape) == dims
+        and 1 <= shape[-1] <= MAX_LANES
+        and (logits.stride(-1) == 1 or shape[-1] == 1)
+    ):
+        return
     if logits.dtype not in LOGITS_DTYPES:
         raise ValueError(f"{name} is {logits.dtype}; kernels read float32, bfloat16 and float16")
-    if logits.dim() != dims or (logits.shape[-1] > 1 and logits.stride(-1) != 1):
+    if len(shape) != dims or (shape[-1] > 1 and logits.stride(-1) != 1):
         raise ValueError(
-            f"{name} has shape {tuple(logits.shape)} and strides {logits.stride()}; give {dims} "
+            f"{name} has shape {tuple(shape)} and strides {logits.stride()}; give {dims} "
             "dimensions whose last, the vocabulary, is contiguous"
         )
-    if not 1 <= logits.shape[-1] <= MAX_LANES:
-        raise ValueError(
-            f"{name} has a vocabulary of {logits.shape[-1]}; noise addresses cover 1..{MAX_LANES}"
-        )
+    raise ValueError(
+        f"{name} has a vocabulary of {shape[-1]}; noise addresses cover 1..{MAX_LANES}"
+    )
+
+
+def check_stats(name: str, stats: TileStats, count: int, vocab_size: int, whose: str) -> None:
+    """Refuses statistics that are not those of `count` rows."""
+    tiles, rows = (count, -(-vocab_size // TILE)), (count,)
+    if (
+        stats.tile_max.shape == tiles
+        and stats.tile_sum.shape == tiles
+        and stats.row_max.shape == rows
+        and stats.row_sum.shape == rows
+    ):
+        return
+    for field, (need, _) in stats_shapes(count, vocab_size).items():
+        found = tuple(getattr(stats, field).shape)
+        if found != need:
+            raise ValueError(f"{name}.{field} has shape {found}, not {need}: {whose}")
 
 
 def stats_shapes(count: int, vocab_size: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -104,14 +128,20 @@ def _empty(count: int, vocab_size: int, device: torch.device, has_stats: bool) -
 def _check_out(out: Sampled, count: int, vocab_size: int, like: Tensor, has_stats: bool) -> None:
     if has_stats and out.stats is None:
         raise ValueError("out has no stats; make it by a call with return_stats=True")
-    wanted = _token_shapes(count) | stats_shapes(count, vocab_size)
-    given = vars(out) | (vars(out.stats) if out.stats is not None else {})
-    for name, (shape, dtype) in wanted.items():
-        tensor = given.get(name)
-        if tensor is None:
-            continue
-        if tensor.shape != shape or tensor.dtype is not dtype or tensor.device != like.device:
-            raise ValueError(
-                f"out.{name} is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}; "
-                f"this call writes {dtype} {shape} on {like.device}"
-            )
+    device, shape = like.device, (count,)
+    _check_written("token_ids", out.token_ids, shape, torch.int64, device)
+    _check_written("margin", out.margin, shape, torch.float64, device)
+    _check_written("error", out.error, shape, torch.int64, device)
+    if out.stats is not None:
+        for name, (need, dtype) in stats_shapes(count, vocab_size).items():
+            _check_written(name, getattr(out.stats, name), need, dtype, device)
+
+
+def _check_written(
+    name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> None:
+    if tensor.shape != shape or tensor.dtype is not dtype or tensor.device != device:
+        raise ValueError(
+            f"out.{name} is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}; "
+            f"this call writes {dtype} {shape} on {device}"
+        )

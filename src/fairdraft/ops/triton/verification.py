@@ -17,7 +17,8 @@ from fairdraft.ops.flat_rows import Layout
 from fairdraft.ops.sample import TileStats
 from fairdraft.ops.triton.chain_memory import DeviceChain
 from fairdraft.ops.triton.launch import Arithmetic, temperature_tensor
-from fairdraft.ops.triton.placing import check_ids, check_stats, draft_law, on_device, placed
+from fairdraft.ops.triton.placing import check_ids, draft_law, on_device, placed
+from fairdraft.ops.triton.sampling import check_stats
 from fairdraft.ops.triton.verify import launch_verify
 from fairdraft.ops.triton.workspace import Workspace
 from fairdraft.ops.verdict import Verdict
@@ -48,7 +49,7 @@ def verify_on_device(
         if marks[1] is not None:
             check_forbidden(marks[1], place.ids_shape)
         if draft_stats is not None:
-            check_stats(draft_stats, place.num_laws, vocab_size)
+            check_stats("draft_stats", draft_stats, place.num_laws, vocab_size, "a row a draft")
     law = draft_law(draft_logits, place, layout, device, validate) if depth else None
     fields = [
         device_field(name, _integers(value, device), count, device, validate)
@@ -108,7 +109,7 @@ def _temperatures(
 
 def _integers(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
-        return value.to(device)
+        return value if value.device == device else value.to(device)
     if np.ndim(value) == 0:
         return int(value)
     array = np.asarray(value)
@@ -117,19 +118,17 @@ def _integers(value: Any, device: torch.device) -> Any:
 
 
 def _empty(count: int, num_rows: int, device: torch.device) -> Verdict:
-    shape = (count, num_rows)
-    # one allocation for all that is one number a request
-    accepted, emitted, stream, error, broken = torch.empty(
-        (5, count), dtype=torch.int64, device=device
-    ).unbind()
+    def ints(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.int64, device=device)
+
     return Verdict(
-        token_ids=torch.empty(shape, dtype=torch.int64, device=device),
-        num_accepted_tokens=accepted,
-        num_emitted_tokens=emitted,
-        last_stream=stream,
-        margin=torch.empty(shape, dtype=torch.float64, device=device),
-        error=error,
-        num_broken=broken,
+        token_ids=ints(count, num_rows),
+        num_accepted_tokens=ints(count),
+        num_emitted_tokens=ints(count),
+        last_stream=ints(count),
+        margin=torch.empty((count, num_rows), dtype=torch.float64, device=device),
+        error=ints(count),
+        num_broken=ints(count),
     )
 
 
