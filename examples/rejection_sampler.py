@@ -27,18 +27,15 @@ def rejection_sample(
     noise_keys,  # int64 [S], of `noise.request_key(seed, prompt_token_ids)`, made at admission
 ):
     """Sampled ids [R, K + 1], padded with -1, and how many of them each request emits [R]."""
-    first, num_drafts = cu_num_logits[:-1].long(), cu_num_logits.diff().long() - 1
-    depth = draft_logits.shape[1]
-    steps = torch.arange(depth + 1, device=first.device)
-    row = (first[:, None] + steps).clamp(max=len(target_logits) - 1)
     own = temperature[idx_mapping]
     verdict = ops.verify_chain(
-        target_logits[row],
-        draft_sampled[row[:, 1:]],
-        num_drafts,
-        draft_logits=draft_logits[idx_mapping],
+        target_logits,
+        draft_sampled,
+        draft_logits=draft_logits,
+        cu_num_logits=cu_num_logits,
+        idx_mapping=idx_mapping,
         key=noise_keys[idx_mapping],
-        anchor=pos[first] + 1,
+        anchor=pos[cu_num_logits[:-1].long()] + 1,
         temperature=(own >= 1e-5).to(own.dtype),  # 1, or 0 for greedy: divided already
         draft_temperature=own,
     )

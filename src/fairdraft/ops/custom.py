@@ -17,6 +17,7 @@ from fairdraft.noise import Address
 from fairdraft.ops.arithmetic import TILE
 from fairdraft.ops.chain_inputs import SparseLogits, block_depth
 from fairdraft.ops.device_address import DeviceAddress, signed_key
+from fairdraft.ops.flat_rows import Layout
 from fairdraft.ops.sample import Sampled, TileStats
 from fairdraft.ops.sample import sample as draw
 from fairdraft.ops.verdict import Verdict
@@ -220,29 +221,40 @@ def traced_sample(
 
 
 def traced_verify(
-    target_logits: Tensor,
-    draft_token_ids: Tensor,
-    num_draft_tokens: Any,
-    draft_logits: Any,
-    *,
-    at: dict[str, Any],
-    temperature: Any,
-    draft_temperature: Any,
+    given: tuple[Tensor, Tensor, Any, Any],
+    at: tuple[Any, Any, Any],
+    temperatures: tuple[Any, Any],
+    marks: tuple[Tensor | None, Tensor | None],
+    layout: Layout,
     draft_stats: TileStats | None,
     **options: Any,
 ) -> Verdict:
-    """`ops.verify_chain` while it is traced; `options` are those of `fairdraft::verify_chain`."""
+    """`ops.verify_chain` while it is traced.
+
+    `given` is the target's logits, the drafts, how many there are, and their logits; `options` are
+    the strings of `fairdraft::verify_chain`.
+    """
+    target_logits, draft_token_ids, num_draft_tokens, draft_logits = given
     candidates = None
     if isinstance(draft_logits, SparseLogits):
         candidates, draft_logits = draft_logits.token_ids, draft_logits.logits
+    key, anchor, sample = at
     out = torch.ops.fairdraft.verify_chain(
         target_logits,
         draft_token_ids,
         _number("num_draft_tokens", num_draft_tokens, target_logits, torch.int64),
         draft_logits,
-        *(_field(name, value, target_logits) for name, value in at.items()),
-        _number("temperature", temperature, target_logits, torch.float64),
-        _number("draft_temperature", draft_temperature, target_logits, torch.float64),
+        _field("key", key, target_logits),
+        _field("anchor", anchor, target_logits),
+        _field("sample", sample, target_logits),
+        _number("temperature", temperatures[0], target_logits, torch.float64),
+        _number("draft_temperature", temperatures[1], target_logits, torch.float64),
+        point_mass=marks[0],
+        forbidden=marks[1],
+        cu_num_logits=layout.cu_num_logits,
+        cu_num_draft_tokens=layout.cu_num_draft_tokens,
+        max_spec_len=layout.max_spec_len,
+        idx_mapping=layout.idx_mapping,
         candidate_ids=candidates,
         draft_stats=None if draft_stats is None else list(draft_stats.tensors()),
         **options,

@@ -122,35 +122,21 @@ def verify_chain(
         every emitted token follows softmax(target_logits / temperature) at its row, exactly
         given the logits (`docs/derivation.md`).
     """
+    at, temperatures = (key, anchor, sample), (temperature, draft_temperature)
+    marks = (point_mass, forbidden)
+    layout = Layout(cu_num_logits, cu_num_draft_tokens, max_spec_len, idx_mapping)
+    given = (target_logits, draft_token_ids, num_draft_tokens, draft_logits)
     if torch.compiler.is_compiling():
         from fairdraft.ops.custom import traced_verify
 
         refuse_traced(return_weights=return_weights, trace=trace, workspace=workspace)
-        return traced_verify(
-            target_logits,
-            draft_token_ids,
-            num_draft_tokens,
-            draft_logits,
-            at={"key": key, "anchor": anchor, "sample": sample},
-            temperature=temperature,
-            draft_temperature=draft_temperature,
-            point_mass=point_mass,
-            forbidden=forbidden,
-            cu_num_logits=cu_num_logits,
-            cu_num_draft_tokens=cu_num_draft_tokens,
-            max_spec_len=max_spec_len,
-            idx_mapping=idx_mapping,
-            draft_stats=draft_stats,
-            rule=rule,
-            impl=impl,
-            arithmetic=arithmetic,
-        )
+        named: dict[str, Any] = {"rule": rule, "impl": impl, "arithmetic": arithmetic}
+        return traced_verify(given, at, temperatures, marks, layout, draft_stats, **named)
     if rule not in ("token", "block"):
         raise ValueError(f"rule = {rule!r} is not built in this release; use 'token' or 'block'")
     check_method(method)
     backend = resolve_impl(impl, device_of(target_logits))
     arithmetic = resolve_arithmetic(arithmetic, backend)
-    layout = Layout(cu_num_logits, cu_num_draft_tokens, max_spec_len, idx_mapping)
     if backend == "triton":
         from fairdraft.ops.triton.verification import verify_on_device
 
@@ -158,13 +144,11 @@ def verify_chain(
             method=method != "race", return_weights=return_weights, trace=trace is not None
         )
         return verify_on_device(
-            target_logits,
-            draft_token_ids,
-            num_draft_tokens,
+            *given[:3],
             draft_logits=draft_logits,
-            at=(key, anchor, sample),
-            temperatures=(temperature, draft_temperature),
-            marks=(point_mass, forbidden),
+            at=at,
+            temperatures=temperatures,
+            marks=marks,
             layout=layout,
             is_block=rule == "block",
             arithmetic=arithmetic,
@@ -174,20 +158,17 @@ def verify_chain(
         )
     if draft_stats is not None or workspace is not None:
         raise ValueError("draft_stats and workspace are for tensors on a GPU; leave them out")
-    inputs = _chain_inputs(
-        target_logits,
-        draft_token_ids,
-        num_draft_tokens,
-        draft_logits,
-        (temperature, draft_temperature),
-        (point_mass, forbidden),
-        (key, anchor, sample),
-        layout,
-    )
+    inputs = _chain_inputs(*given, temperatures, marks, at, layout)
     if method != "race":
         inputs = inputs._replace(method=method)
-    is_cpu = backend == "cpu"
-    outputs = _empty_outputs(*inputs.target.shape[:2])
+    return _verify_on_host(inputs, rule, backend == "cpu", trace, return_weights)
+
+
+def _verify_on_host(
+    inputs: ChainInputs, rule: Rule, is_cpu: bool, trace: Trace | None, return_weights: bool
+) -> Verdict:
+    count, num_rows = inputs.target.shape[:2]
+    outputs = _empty_outputs(count, num_rows)
     num_tested = _implementation(rule, is_cpu)(inputs, outputs)
     last_stream = _last_stream(inputs, outputs)
     if trace is not None:
