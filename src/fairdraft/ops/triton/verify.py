@@ -83,18 +83,32 @@ def launch_verify(
             SHAPE=(1, *reach, tiles),
             **common | {"num_warps": warps},
         )
+    _launch_end(inputs, sizes, out, chain, workspace, reach, common)
+
+
+def _launch_end(
+    inputs: tuple[Any, ...],
+    sizes: tuple[int, int, int],
+    out: tuple[Tensor, ...],
+    chain: DeviceChain,
+    workspace: Workspace,
+    reach: tuple[int, int],
+    common: dict[str, Any],
+) -> None:
+    """Residuals of requests that end in a rejection, and what every request emits."""
+    count, _, num_tiles = sizes
     residual = (
         workspace.empty("residual_exponent", (count, num_tiles), torch.int32),
         workspace.empty("residual_sum", (count, num_tiles), torch.float32),
     )
-    if chain.draft is not None and depth:
+    limits = (chain.num_rows, chain.num_slots)
+    if chain.draft is not None and chain.sizes[1]:
         tiles, warps = residual_shape(count, num_tiles)
         resolve_kernel[(count * -(-num_tiles // tiles),)](
             *inputs,
             residual,
             sizes,
-            chain.num_rows,
-            chain.num_slots,
+            *limits,
             SHAPE=(1, *reach, tiles),
             **common | {"num_warps": warps},
         )
@@ -103,8 +117,7 @@ def launch_verify(
         residual,
         out,
         sizes,
-        chain.num_rows,
-        chain.num_slots,
+        *limits,
         SHAPE=(1, *reach, 1),
         **common | {"num_warps": 4},
     )
