@@ -93,6 +93,22 @@ def exponentials(key, counter, first_lane, LEVEL: tl.constexpr, COUNT: tl.conste
 
 
 @triton.jit
+def exponentials_at(key, counter, lane, LEVEL: tl.constexpr):
+    """Unit exponentials of any lanes, a block of int32: one Philox block a lane."""
+    zero = (lane * 0).to(tl.uint32)
+    c2 = counter[2] | (LEVEL << _LEVEL_SHIFT)
+    w0, w1, w2, w3 = tl.philox(
+        key,
+        zero + counter[0],
+        zero + counter[1],
+        (lane >> 1).to(tl.uint32) | c2.to(tl.uint32),
+        zero + counter[3],
+    )
+    is_odd = (lane & 1) == 1
+    return exponential(tl.where(is_odd, w2, w0), tl.where(is_odd, w3, w1))
+
+
+@triton.jit
 def accept_uniform(key, counter):
     """Twin of `exponential.accept_uniform` for one address: a float64 in (0, 1)."""
     zero = tl.zeros([1], tl.uint32)

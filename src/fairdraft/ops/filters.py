@@ -6,7 +6,7 @@ temperature that the filters were given. Axes: B rows, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,23 @@ from fairdraft.ops import rows
 from fairdraft.ops.arithmetic import FIXED_POINT, exp2_weights
 from fairdraft.ops.dispatch import Impl, device_of, resolve_impl
 from fairdraft.ops.rows import RowError
+
+HostImpl = Literal["reference", "cpu"]
+
+
+class Filters(NamedTuple):
+    """Parameters as they were given: None, a number, or one value a row."""
+
+    top_k: Any = None
+    top_p: Any = None
+    min_p: Any = None
+
+    @property
+    def is_off(self) -> bool:
+        """Whether plain numbers, or nothing, say that no row is filtered."""
+        offs = ((None, 0, -1), (None, 1), (None, 0))
+        pairs = zip(self, offs, strict=True)
+        return all((v is None or isinstance(v, int | float)) and v in off for v, off in pairs)
 
 
 class FilterParams(NamedTuple):
@@ -69,11 +86,16 @@ def filter_logits(
         return filter_on_device(logits, params)
     values = rows.as_rows("logits", logits, dims=2)
     params = filter_params(len(values), temperature, top_k, top_p, min_p)
+    return torch.from_numpy(filtered(values, params, backend))
+
+
+def filtered(values: np.ndarray, params: FilterParams, backend: HostImpl) -> np.ndarray:
+    """Rows float32 [B, V] on the host with what the filters drop at -inf."""
     if backend == "cpu":
         from fairdraft.ops.cpu.filters import keep_cpu as keep
     else:
         keep = keep_reference
-    return torch.from_numpy(np.where(keep(values, params), values, np.float32(-np.inf)))
+    return np.where(keep(values, params), values, np.float32(-np.inf))
 
 
 def filter_params(

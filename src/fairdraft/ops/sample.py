@@ -18,6 +18,7 @@ from fairdraft.ops import rows
 from fairdraft.ops.arithmetic import TILE, flat_weights, row_weights
 from fairdraft.ops.device_address import DeviceAddress, check_count
 from fairdraft.ops.dispatch import Arithmetic, Impl, device_of, resolve_arithmetic, resolve_impl
+from fairdraft.ops.filters import Filters, filter_params, filtered
 from fairdraft.ops.race import flat_race, race
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
 
@@ -70,6 +71,9 @@ def sample(
     address: Address | DeviceAddress,
     *,
     temperature: float | Tensor | np.ndarray = 1.0,
+    top_k: int | Tensor | np.ndarray | None = None,
+    top_p: float | Tensor | np.ndarray | None = None,
+    min_p: float | Tensor | np.ndarray | None = None,
     method: Method = "race",
     impl: Impl = "auto",
     arithmetic: Arithmetic = "auto",
@@ -85,12 +89,17 @@ def sample(
         logits: Floating point [B, V]; -inf excludes a token. Not divided by temperature.
         address: B addresses from `fairdraft.noise.address`, or the fields of them on the device.
         temperature: Scalar or [B], 0..1e8; below 1e-5 the row is greedy (ties to the lowest id).
-        method: "race" (two levels, the default) or "gumbel" (a number for every token).
+        top_k, top_p, min_p: Filters as in `filter_logits`, a scalar or [B] each; None is off. The
+            call draws the token that it would draw from the filtered rows, in `portable`
+            arithmetic where a row has a filter. On a GPU [B] may be there, and a value out of
+            range is its row's error.
+        method: "race" (two levels, the default) or "gumbel" (a number for every token; on a GPU
+            without filters).
         impl: "auto", "reference", "cpu" or "triton"; refused if it cannot run. Tensors on a GPU
             are sampled there, and the call does not wait for it.
         arithmetic: "portable" gives the same tokens on every backend; "fast", the GPU's default,
             differs at near ties alone (chance 2e-6 a draw).
-        return_stats: Also return the tile statistics of the pass.
+        return_stats: Also return the tile statistics of the pass, those of filtered rows.
         trace: Records every address with a digest of what was raced; on a GPU it waits.
         out: Result of an earlier call to write into (GPU).
         workspace: Scratch of earlier calls; with `out` a call allocates nothing (GPU).
@@ -107,7 +116,8 @@ def sample(
         The given address, lanes 0..V-1 at token level and 0..T-1 at tile level. Greedy rows: none.
 
     Law:
-        softmax(logits / temperature) for each row, to the arithmetic in `docs/derivation.md`.
+        softmax(logits / temperature) for each row, or of what its filters keep, to the arithmetic
+        in `docs/derivation.md`.
     """
     if torch.compiler.is_compiling():
         from fairdraft.ops.custom import traced_sample
@@ -116,6 +126,7 @@ def sample(
         named: dict[str, Any] = {"method": method, "impl": impl, "arithmetic": arithmetic}
         return traced_sample(logits, address, temperature, return_stats=return_stats, **named)
     check_method(method)
+    filters = Filters(top_k, top_p, min_p)
     backend = resolve_impl(impl, device_of(logits))
     arithmetic = resolve_arithmetic(arithmetic, backend)
     if backend == "triton":
@@ -125,6 +136,7 @@ def sample(
             logits,
             address,
             temperature=temperature,
+            filters=filters,
             method=method,
             arithmetic=arithmetic,
             return_stats=return_stats,
@@ -133,7 +145,7 @@ def sample(
             validate=validate,
         )
         if trace is not None:
-            _record(trace, logits, address, temperature, drawn)
+            _record(trace, logits, address, temperature, filters, drawn)
         return drawn
     if out is not None or workspace is not None:
         raise ValueError("out and workspace are for tensors on a GPU; leave them out on the CPU")
@@ -143,6 +155,8 @@ def sample(
         address = address.to_host(count)
     check_count(address, count)
     scales = rows.temperature_scales("temperature", temperature, count)
+    if not filters.is_off:
+        values = filtered(values, filter_params(count, temperature, *filters), backend)
     stats = _empty_stats(count, values.shape[1]) if return_stats else None
     if backend == "cpu":
         from fairdraft.ops.cpu.sample import sample_cpu as implementation
@@ -161,17 +175,23 @@ def sample(
 
 
 def _record(
-    trace: Trace, logits: Tensor, address: Address | DeviceAddress, temperature: Any, drawn: Sampled
+    trace: Trace,
+    logits: Tensor,
+    address: Address | DeviceAddress,
+    temperature: Any,
+    filters: Filters,
+    drawn: Sampled,
 ) -> None:
     """Records a device's draws, from copies on the host."""
     is_good = drawn.error.cpu().numpy() == RowError.NONE
     values = rows.as_rows("logits", logits.cpu(), dims=2)[is_good]
     at_device = isinstance(address, DeviceAddress)
     address = address.to_host(len(is_good), is_good) if at_device else address[is_good]
-    if isinstance(temperature, Tensor):
-        temperature = temperature.cpu()
-    kept = np.broadcast_to(np.asarray(temperature, np.float64), is_good.shape)[is_good]
+    kept = _host_rows(temperature, is_good)
     scales = rows.temperature_scales("temperature", kept, len(values))
+    if not filters.is_off:
+        own = (None if given is None else _host_rows(given, is_good) for given in filters)
+        values = filtered(values, filter_params(len(values), kept, *own), "reference")
     chosen = np.flatnonzero(scales > 0)
     trace.record(address[chosen], [digest(values[b], scales[b]) for b in chosen])
 
@@ -181,6 +201,12 @@ def refuse_traced(**given: Any) -> None:
     for name, value in given.items():
         if value is not None and value is not False:
             raise ValueError(f"{name} cannot be traced; leave it out of a compiled call")
+
+
+def _host_rows(given: Any, is_good: np.ndarray) -> np.ndarray:
+    """The values of the good rows, of a scalar or one a row."""
+    array = given.cpu() if isinstance(given, Tensor) else given
+    return np.broadcast_to(np.asarray(array, np.float64), is_good.shape)[is_good]
 
 
 def check_method(method: Method) -> None:

@@ -29,6 +29,8 @@ _MAGIC = tl.constexpr(reference.ROUND_TO_INTEGER)
 _C0, _C1, _C2, _C3, _C4, _C5, _C6 = (tl.constexpr(c) for c in reference.EXP2_COEFFICIENTS)
 _SMALLEST = tl.constexpr(reference.SMALLEST_EXPONENT)
 _HIGH, _LOW = tl.constexpr(reference.SPLIT_HIGH), tl.constexpr(reference.SPLIT_LOW)
+_HIGH_BITS = tl.constexpr(int(np.float32(reference.SPLIT_HIGH).view(np.int32)))
+_LOW_BITS = tl.constexpr(int(np.float32(reference.SPLIT_LOW).view(np.int32)))
 _HIGH_OFFSET = tl.constexpr(_offset(reference.SPLIT_HIGH))
 _LOW_OFFSET = tl.constexpr(_offset(reference.SPLIT_LOW))
 _HIGH_UNIT, _LOW_UNIT = tl.constexpr(2.0**-14), tl.constexpr(2.0**-29)
@@ -79,6 +81,23 @@ def exact_sum(weights, axis: tl.constexpr):
     low = (weights - (high - _HIGH)) + _LOW
     high_sum = tl.sum(high.to(tl.int32, bitcast=True), axis) - _HIGH_OFFSET
     low_sum = tl.sum(low.to(tl.int32, bitcast=True), axis) - _LOW_OFFSET
+    return sum_of_parts(high_sum, low_sum)
+
+
+@triton.jit
+def exact_parts(weights):
+    """The two parts of weights in [0, 1] as int32, of units 2^-14 and 2^-29."""
+    high = weights + _HIGH
+    low = (weights - (high - _HIGH)) + _LOW
+    return (
+        high.to(tl.int32, bitcast=True) - _HIGH_BITS,
+        low.to(tl.int32, bitcast=True) - _LOW_BITS,
+    )
+
+
+@triton.jit
+def sum_of_parts(high_sum, low_sum):
+    """The sum of weights whose parts were summed."""
     return high_sum.to(tl.float32) * _HIGH_UNIT + low_sum.to(tl.float32) * _LOW_UNIT
 
 

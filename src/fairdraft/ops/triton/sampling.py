@@ -14,7 +14,9 @@ from fairdraft.noise import Address
 from fairdraft.noise.address import MAX_LANES
 from fairdraft.ops.arithmetic import TILE
 from fairdraft.ops.device_address import DeviceAddress, device_fields
+from fairdraft.ops.filters import Filters
 from fairdraft.ops.sample import Method, Sampled, TileStats
+from fairdraft.ops.triton.filtered_launch import device_filters, launch_filtered
 from fairdraft.ops.triton.launch import Arithmetic, launch_sample, temperature_tensor
 from fairdraft.ops.triton.workspace import Workspace
 
@@ -26,6 +28,7 @@ def sample_on_device(
     address: Address | DeviceAddress,
     *,
     temperature: Any,
+    filters: Filters,
     method: Method,
     arithmetic: Arithmetic,
     return_stats: bool,
@@ -40,22 +43,30 @@ def sample_on_device(
     device = logits.device
     fields = device_fields(address, count, device, validate=validate)
     temperatures = temperature_tensor("temperature", temperature, count, device, validate=validate)
+    own = None
+    if not filters.is_off:
+        if method == "gumbel":
+            raise ValueError(
+                "method = 'gumbel' takes no filters on a GPU; filter by ops.filter_logits before"
+            )
+        own = device_filters(filters, count, device, validate=validate)
     if out is None:
         out = _empty(count, vocab_size, device, return_stats)
     elif validate:
         _check_out(out, count, vocab_size, logits, return_stats)
-    if count:
-        stats = out.stats
-        launch_sample(
-            logits,
-            temperatures,
-            fields,
-            (out.token_ids, out.margin, out.error),
-            None if stats is None else stats.tensors(),
-            is_flat=method == "gumbel",
-            arithmetic=arithmetic,
-            workspace=workspace or Workspace(device),
-        )
+    if not count:
+        return out
+    stats = None if out.stats is None else out.stats.tensors()
+    written = out.token_ids, out.margin, out.error
+    options: dict[str, Any] = {
+        "arithmetic": arithmetic,
+        "workspace": workspace or Workspace(device),
+    }
+    if own is not None:
+        launch_filtered(logits, temperatures, own, fields, written, stats, **options)
+    else:
+        is_flat = method == "gumbel"
+        launch_sample(logits, temperatures, fields, written, stats, is_flat=is_flat, **options)
     return out
 
 
