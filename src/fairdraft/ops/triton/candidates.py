@@ -15,7 +15,7 @@ import triton.language as tl
 
 from fairdraft.noise.device import TILE_LEVEL, TOKEN_LEVEL, exponentials_at
 from fairdraft.ops.triton.arithmetic import TILE, exact_parts, exp2_weight, sum_of_parts
-from fairdraft.ops.triton.keys import EXCLUDED_KEY, mass_of, ordered_key
+from fairdraft.ops.triton.keys import EXCLUDED_KEY, key_value, mass_of, ordered_key
 from fairdraft.ops.triton.race import scores
 from fairdraft.ops.triton.reading import load_stats
 
@@ -23,13 +23,15 @@ from fairdraft.ops.triton.reading import load_stats
 GROUP = tl.constexpr(128)
 GROUPS = tl.constexpr(TILE.value // GROUP.value)
 #: pairs of candidates that a program compares at once
-PAIRS = tl.constexpr(4096)
+PAIRS = tl.constexpr(2048)
 #: below the binary logarithm of min_p by more than any rounding of a weight
 _SLACK = tl.constexpr(0.01)
 _ROUNDING = tl.constexpr(2.0**-21)
 _INF = tl.constexpr(float("inf"))
 _NO_TOKEN = tl.constexpr(0x7FFFFFFF)
-_LAST = tl.constexpr(2**63 - 1)
+_LOW_BITS = tl.constexpr(0xFFFFFFFF)
+#: orders before and behind those of all tokens
+_FIRST, _LAST = tl.constexpr(2**63 - 1), tl.constexpr(EXCLUDED_KEY.value << 32)
 
 
 @triton.jit
@@ -63,14 +65,18 @@ def min_p_bound(row_max, c, min_p):
 
 
 @triton.jit
-def gather(
-    row_ptr, vocab_size, maxima_ptr, keys, bound, places, N: tl.constexpr, STEP: tl.constexpr
-):
+def order_of(x, token):
+    """int64 that falls from the largest logit to the smallest, and by id where logits tie."""
+    return (ordered_key(x).to(tl.int64) << 32) | (_NO_TOKEN - token)
+
+
+@triton.jit
+def gather(row_ptr, vocab_size, keys, bound, places, N: tl.constexpr, STEP: tl.constexpr):
     """Stores the tokens that reach the bound; returns how many, more than N if they do not fit.
 
     Args:
-        maxima_ptr: The maxima of this row's groups, `keys` int32 [G] are their keys.
-        places: Pointers to N groups, N values, N ids and N maxima of the values' tiles.
+        keys: int32 [G] of the maxima of the row's groups.
+        places: Pointers to N groups, and to N candidates as `order_of` has them.
     """
     hits = ((keys >= bound) & (keys > EXCLUDED_KEY)).to(tl.int32)
     num_groups = tl.sum(hits, 0)
@@ -85,17 +91,12 @@ def gather(
             token = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
             is_read = (listed[:, None] < num_groups) & (token < vocab_size)
             x = tl.load(row_ptr + token, mask=is_read, other=-_INF).to(tl.float32)
-            sibling = group[:, None] // GROUPS * GROUPS + tl.arange(0, GROUPS)[None, :]
-            top = tl.max(tl.load(maxima_ptr + sibling, cache_modifier=".cg"), 1)
             own = ordered_key(x)
-            found = ((own >= bound) & (own > EXCLUDED_KEY)).to(tl.int32)
-            flat = tl.reshape(found, (STEP * GROUP,))
-            place = tl.reshape(count + tl.cumsum(flat, 0) - flat, (STEP, GROUP))
-            is_stored = (found > 0) & (place < N)
-            tl.store(places[1] + place, x, mask=is_stored)
-            tl.store(places[2] + place, token, mask=is_stored)
-            tl.store(places[3] + place, x * 0.0 + top[:, None], mask=is_stored)
-            count += tl.sum(flat, 0)
+            found = tl.reshape((own >= bound) & (own > EXCLUDED_KEY), (STEP * GROUP,))
+            order = tl.reshape(order_of(x, token), (STEP * GROUP,))
+            place = count + tl.cumsum(found.to(tl.int32), 0) - found.to(tl.int32)
+            tl.store(places[1] + place, order, mask=found & (place < N))
+            count += tl.sum(found.to(tl.int32), 0)
         tl.debug_barrier()
     else:
         count = tl.full([], N + 1, tl.int32)
@@ -104,100 +105,103 @@ def gather(
 
 @triton.jit
 def load_candidates(places, start, count, COUNT: tl.constexpr):
-    """COUNT gathered values, ids and tile maxima; past the end -inf, tiles of no row, and 0."""
+    """COUNT gathered candidates: order, logit and id; past the end -inf and no id of any row."""
     at = start + tl.arange(0, COUNT)
-    is_there = at < count
-    value = tl.load(places[1] + at, mask=is_there, other=-_INF)
-    token = tl.load(places[2] + at, mask=is_there, other=_NO_TOKEN)
-    return value, token, tl.load(places[3] + at, mask=is_there, other=0.0)
+    order = tl.load(places[1] + at, mask=at < count, other=_LAST)
+    token = _NO_TOKEN - (order & _LOW_BITS).to(tl.int32)
+    return order, key_value((order >> 32).to(tl.int32)), token
 
 
 @triton.jit
-def order_of(value, token):
-    """int64 that falls from the largest logit to the smallest, and by id where logits tie."""
-    return (ordered_key(value).to(tl.int64) << 32) + (_NO_TOKEN - token)
+def load_tops(maxima_ptr, token):
+    """The largest logit of each candidate's tile, from the maxima of its groups."""
+    group = (token // TILE)[:, None] * GROUPS + tl.arange(0, GROUPS)[None, :]
+    is_read = token[:, None] < _NO_TOKEN
+    return tl.max(tl.load(maxima_ptr + group, mask=is_read, other=-_INF), 1)
 
 
 @triton.jit
-def rank(places, count, value, token, row_max, c):
+def rank(places, count, order, row_max, c):
     """How many candidates are larger than each, and the mass of those that come before it."""
-    N: tl.constexpr = value.shape[0]
+    N: tl.constexpr = order.shape[0]
     J: tl.constexpr = PAIRS // N
-    key, order = ordered_key(value), order_of(value, token)
     larger, before = tl.zeros([J, N], tl.int32), tl.zeros([J, N], tl.int64)
+    key = (order >> 32).to(tl.int32)
     for start in range(0, count, J):
-        other, id, _top = load_candidates(places, start, count, J)
-        mass = mass_of(exp2_weight(other - row_max, c))
-        larger += (ordered_key(other)[:, None] > key[None, :]).to(tl.int32)
-        is_before = order_of(other, id)[:, None] > order[None, :]
-        before += tl.where(is_before, mass[:, None], 0)
+        other, value, _id = load_candidates(places, start, count, J)
+        mass = mass_of(exp2_weight(value - row_max, c))
+        larger += ((other >> 32).to(tl.int32)[:, None] > key[None, :]).to(tl.int32)
+        before += tl.where(other[:, None] > order[None, :], mass[:, None], 0)
     return tl.sum(larger, 0), tl.sum(before, 0)
 
 
 @triton.jit
-def select(places, count, value, token, top, row_max, c, filters, total):
-    """Which candidates stay, the last of them but for min-p, and whether that is certain.
+def select(places, count, candidates, row_max, c, filters, total):
+    """Which candidates stay, the last of them but for min-p, and the mass that top-p is part of.
 
     Args:
+        candidates: Order, logit, id and largest logit of the tile of each.
         filters: top_k (0 is off), top_p and min_p.
         total: Mass of the row, used where top-p comes without top-k.
+
+    Returns:
+        bool [N], int64, and whether it is certain that no other token stays.
     """
+    order, value, token, top = candidates
     top_k, top_p, min_p = filters
     weights = exp2_weight(value - row_max, c)
-    larger, before = rank(places, count, value, token, row_max, c)
-    is_kept = (token < _NO_TOKEN) & (larger < tl.where(top_k > 0, top_k, value.shape[0]))
+    larger, before = rank(places, count, order, row_max, c)
+    is_kept = (token < _NO_TOKEN) & (larger < tl.where(top_k > 0, top_k, order.shape[0]))
     gathered = tl.sum(tl.where(is_kept, mass_of(weights), 0), 0)
     is_part = (top_k == 0) & (top_p < 1.0)
     limit = top_p * tl.where(is_part, total, gathered).to(tl.float64)
     is_certain = (is_part == 0) | (gathered.to(tl.float64) >= limit)
     limit = tl.where(top_p < 1.0, limit, _INF)
     is_kept &= before.to(tl.float64) < limit
-    # all that stay are first in order, so one of them marks the end
-    last = tl.min(tl.where(is_kept, order_of(value, token), _LAST), 0)
+    # what stays is the first in order, so its last marks the end
+    last = tl.min(tl.where(is_kept, order, _FIRST), 0)
     is_kept &= weights.to(tl.float64) >= min_p
-    # a tile's largest has to stay if any does; weights round, and could differ here
+    # a tile's largest has to stay if any does; weights are rounded, and could differ here
     is_lost = is_kept & (exp2_weight(top - row_max, c).to(tl.float64) < min_p)
     is_certain &= tl.max(is_lost.to(tl.int32), 0) == 0
     return is_kept, last, is_certain
 
 
 @triton.jit
-def tile_sums(places, count, tile, last, row_max, c, min_p):
+def tile_sums(places, count, maxima_ptr, tile, last, row_max, c, min_p):
     """Exact sums of the weights that stay in each candidate's tile."""
     N: tl.constexpr = tile.shape[0]
     J: tl.constexpr = PAIRS // N
     high_sum, low_sum = tl.zeros([J, N], tl.int32), tl.zeros([J, N], tl.int32)
     for start in range(0, count, J):
-        other, id, top = load_candidates(places, start, count, J)
-        stays = (order_of(other, id) >= last) & (id < _NO_TOKEN)
-        stays &= exp2_weight(other - row_max, c).to(tl.float64) >= min_p
-        high, low = exact_parts(tl.where(stays, exp2_weight(other - top, c), 0.0))
-        is_same = (id // TILE)[:, None] == tile[None, :]
+        order, value, token = load_candidates(places, start, count, J)
+        stays = (order >= last) & (exp2_weight(value - row_max, c).to(tl.float64) >= min_p)
+        weights = exp2_weight(value - load_tops(maxima_ptr, token), c)
+        high, low = exact_parts(tl.where(stays, weights, 0.0))
+        is_same = (token // TILE)[:, None] == tile[None, :]
         high_sum += tl.where(is_same, high[:, None], 0)
         low_sum += tl.where(is_same, low[:, None], 0)
     return sum_of_parts(tl.sum(high_sum, 0), tl.sum(low_sum, 0))
 
 
 @triton.jit
-def race_candidates(places, count, value, token, top, is_kept, last, row_max, c, min_p, at):
-    """The two-level race of kept candidates: id, margin, and the sum of each one's tile."""
-    key, counter = at
+def race_candidates(candidates, is_kept, sums, row_max, c, key, counter):
+    """The two-level race of what stays, given the sums of its tiles: id and margin."""
+    _, value, token, top = candidates
     tile = token // TILE
-    token_times = exponentials_at(key, counter, token, TOKEN_LEVEL)
-    sums = tile_sums(places, count, tile, last, row_max, c, min_p)
     weights = tl.where(is_kept, sums * exp2_weight(top - row_max, c), 0.0)
     entrants = scores(exponentials_at(key, counter, tile, TILE_LEVEL), weights)
     best = tl.min(entrants, 0)
     winner = tl.min(tl.where(entrants == best, tile, _NO_TOKEN), 0)
     second = tl.min(tl.where(tile == winner, _INF, entrants), 0)
     tile_margin = second.to(tl.float64) / best.to(tl.float64) - 1.0
-    is_racing = is_kept & (tile == winner)
-    entrants = scores(token_times, tl.where(is_racing, exp2_weight(value - top, c), 0.0))
+    weights = tl.where(is_kept & (tile == winner), exp2_weight(value - top, c), 0.0)
+    entrants = scores(exponentials_at(key, counter, token, TOKEN_LEVEL), weights)
     best = tl.min(entrants, 0)
     chosen = tl.min(tl.where(entrants == best, token, _NO_TOKEN), 0)
     second = tl.min(tl.where(token == chosen, _INF, entrants), 0)
     margin = second.to(tl.float64) / best.to(tl.float64) - 1.0
-    return chosen, tl.minimum(tile_margin, margin), sums
+    return chosen, tl.minimum(tile_margin, margin)
 
 
 @triton.jit

@@ -22,10 +22,12 @@ from fairdraft.ops.triton.candidates import (
     coarse_bound,
     gather,
     load_candidates,
+    load_tops,
     min_p_bound,
     race_candidates,
     select,
     store_tiles,
+    tile_sums,
 )
 from fairdraft.ops.triton.keys import EXCLUDED_KEY, ordered_key
 from fairdraft.ops.triton.race import call_error, first, greedy, race_in_tile, row_error
@@ -132,7 +134,7 @@ def pick_filtered_kernel(
     at,  # key, position, anchor, stream, node, sample: int64 [B] or [1]
     stats,  # tile_max [B, T], tile_sum [B, T], row_max [B], row_sum [B]
     group_max_ptr,  # float32 [B, G]
-    scratch,  # groups int32, values float32, ids int32, maxima of tiles float32: [B, N]
+    scratch,  # groups int32 and candidates int64: [B, N]
     out,  # token_ids int64 [B], margin float64 [B], error int64 [B]
     vocab_size,
     num_tiles,
@@ -155,12 +157,7 @@ def pick_filtered_kernel(
     row_ptr = logits_ptr + row * logits_stride
     tiles = (stats[0] + row * num_tiles, stats[1] + row * num_tiles)
     maxima_ptr = group_max_ptr + row * num_tiles * GROUPS
-    places = (
-        scratch[0] + row * N,
-        scratch[1] + row * N,
-        scratch[2] + row * N,
-        scratch[3] + row * N,
-    )
+    places = (scratch[0] + row * N, scratch[1] + row * N)
     wait_for_previous(HAS_PDL)
     tile_max, tile_sum = load_stats(tiles[0], tiles[1], num_tiles, MAX_TILES)
     maxima = load_maxima(maxima_ptr, num_tiles, has_filter, MAX_TILES)
@@ -174,21 +171,20 @@ def pick_filtered_kernel(
     if is_drawn & has_filter:
         bound = bound_of(maxima, row_max, c, own, N)
         keys = tl.reshape(ordered_key(maxima), (MAX_TILES * GROUPS,))
-        count = gather(row_ptr, vocab_size, maxima_ptr, keys, bound, places, N, STEP)
+        count = gather(row_ptr, vocab_size, keys, bound, places, N, STEP)
         if count <= N:
             total = tl.full([], 0, tl.int64)
             if (own[0] == 0) & (own[1] < 1.0):
                 total = row_mass(row_ptr, vocab_size, row_max, c, EXCLUDED_KEY, TILES)
-            value, ids, top = load_candidates(places, 0, count, N)
-            is_kept, last, is_certain = select(
-                places, count, value, ids, top, row_max, c, own, total
-            )
+            order, value, ids = load_candidates(places, 0, count, N)
+            top = load_tops(maxima_ptr, ids)
+            found = (order, value, ids, top)
+            is_kept, last, is_certain = select(places, count, found, row_max, c, own, total)
             is_open = is_certain == 0
             if is_certain:
-                at_row = (key, counter)
-                token, margin, sums = race_candidates(
-                    places, count, value, ids, top, is_kept, last, row_max, c, own[2], at_row
-                )
+                tile = ids // TILE
+                sums = tile_sums(places, count, maxima_ptr, tile, last, row_max, c, own[2])
+                token, margin = race_candidates(found, is_kept, sums, row_max, c, key, counter)
                 if HAS_ROW_STATS:
                     tops, totals = store_tiles(
                         ids, top, is_kept, sums, tiles, num_tiles, MAX_TILES

@@ -34,7 +34,9 @@ from fairdraft.ops.triton.workspace import Workspace, stats_buffers
 FEW, MANY = 128, 256
 _MOST_FOR_FEW = 64
 #: groups that a program gathers from at once, tiles that it searches at once, and its warps
-_STEP, _TILES, _WARPS = 32, 8, 8
+_STEP, _TILES, _WARPS = 32, 4, 8
+#: registers of a thread, so that a multiprocessor holds two programs
+_REGISTERS = 128
 
 
 class DeviceFilters(NamedTuple):
@@ -163,15 +165,19 @@ def launch_filtered(
         STEP=_STEP,
         TILES=min(_TILES, next_power_of_2(num_tiles)),
         HAS_PDL=pdl,
-        **options | {"num_warps": _WARPS},
+        **options | _pick_options(pdl),
     )
+
+
+def _pick_options(is_nvidia: bool) -> dict[str, int]:
+    options = {"num_warps": _WARPS}
+    # an option that other backends do not know
+    return options | {"maxnreg": _REGISTERS} if is_nvidia else options
 
 
 def _places(workspace: Workspace, count: int, num_places: int) -> tuple[Tensor, ...]:
     shape = (count, num_places)
     return (
         workspace.empty("candidate_group", shape, torch.int32),
-        workspace.empty("candidate_value", shape, torch.float32),
-        workspace.empty("candidate_id", shape, torch.int32),
-        workspace.empty("candidate_tile_max", shape, torch.float32),
+        workspace.empty("candidate", shape, torch.int64),
     )
