@@ -35,30 +35,29 @@ def row_mass(row_ptr, vocab_size, row_max, c, lowest, TILES: tl.constexpr):
 def sums_from(
     row_ptr, vocab_size, row_max, c, lo, hi, marks, IS_MASS: tl.constexpr, TILES: tl.constexpr
 ):
-    """Counts, or masses, of tokens from each of three marks up to `hi`; all lie above `lo`."""
-    one = tl.full([], 0, tl.int64)
-    two, three = one, one
-    # keys, and one more, fit 32 bits
-    lo, hi = lo.to(tl.int32), hi.to(tl.int32)
-    first_mark, second_mark, third_mark = (
-        marks[0].to(tl.int32),
-        marks[1].to(tl.int32),
-        marks[2].to(tl.int32),
-    )
+    """Counts, or masses, of tokens from each of three marks up to `hi`, exclusive.
+
+    Also the least and the greatest key from `lo` up to `hi`. Marks are between the two.
+    """
+    one, two, three = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
+    least, most = hi, lo
     for chunk in range(0, tl.cdiv(vocab_size, TILES * TILE)):
         x = load_tiles(row_ptr, vocab_size, chunk, TILES)
         keys = ordered_key(x)
-        is_open = (keys > lo) & (keys < hi)
+        is_open = (keys >= lo) & (keys < hi)
+        top = tl.max(tl.where(is_open, keys, lo), 0)
+        least = tl.minimum(least, tl.min(tl.where(is_open, keys, hi), 0))
+        most = tl.maximum(most, top)
         # late passes find little left, and skip the weights of the rest
-        if tl.max(is_open.to(tl.int32), 0) > 0:
+        if top >= marks[0]:
             if IS_MASS:
                 amounts = tl.where(is_open, mass_of(exp2_weight(x - row_max, c)), 0)
             else:
                 amounts = is_open.to(tl.int32)
-            one += tl.sum(tl.where(keys >= first_mark, amounts, 0), 0).to(tl.int64)
-            two += tl.sum(tl.where(keys >= second_mark, amounts, 0), 0).to(tl.int64)
-            three += tl.sum(tl.where(keys >= third_mark, amounts, 0), 0).to(tl.int64)
-    return one, two, three
+            one += tl.sum(tl.where(keys >= marks[0], amounts, 0), 0).to(tl.int64)
+            two += tl.sum(tl.where(keys >= marks[1], amounts, 0), 0).to(tl.int64)
+            three += tl.sum(tl.where(keys >= marks[2], amounts, 0), 0).to(tl.int64)
+    return one, two, three, least, most
 
 
 @triton.jit
@@ -67,31 +66,32 @@ def crossing(
 ):
     """The largest key from which on the tokens come to the limit, and what lies above it.
 
-    Those from `lo` on have to come to it; sums are compared as float64.
+    Those from `lo` on have to come to it. Sums are compared as float64.
     """
-    hi = ordered_key(row_max).to(tl.int64) + 1
+    hi = ordered_key(row_max) + 1
     above = tl.full([], 0, tl.int64)
-    while hi - lo > 1:
-        width = hi - lo
+    while hi != lo + 1:
+        width = hi.to(tl.int64) - lo
         marks = (
-            lo + tl.maximum(width // 4, 1),
-            lo + tl.maximum(width // 2, 1),
-            lo + tl.maximum(3 * width // 4, 1),
+            (lo + tl.maximum(width // 4, 1)).to(tl.int32),
+            (lo + tl.maximum(width // 2, 1)).to(tl.int32),
+            (lo + tl.maximum(width * 3 // 4, 1)).to(tl.int32),
         )
-        one, two, three = sums_from(
+        one, two, three, least, most = sums_from(
             row_ptr, vocab_size, row_max, c, lo, hi, marks, IS_MASS, TILES
         )
         one, two, three = one + above, two + above, three + above
-        reaches = one.to(tl.float64) >= limit, two.to(tl.float64) >= limit
-        reaches_all = three.to(tl.float64) >= limit
-        # marks and sums are in order, so each is the other's bound
-        above = tl.where(reaches_all, above, tl.where(reaches[1], three, two))
-        above = tl.where(reaches[0], above, one)
-        hi = tl.where(reaches_all, hi, tl.where(reaches[1], marks[2], marks[1]))
-        hi = tl.where(reaches[0], hi, marks[0])
-        lo = tl.where(reaches[0], marks[0], lo)
-        lo = tl.where(reaches[1], marks[1], lo)
-        lo = tl.where(reaches_all, marks[2], lo)
+        has_one, has_two = one.to(tl.float64) >= limit, two.to(tl.float64) >= limit
+        has_three = three.to(tl.float64) >= limit
+        # sums fall from mark to mark, so the last that comes to the limit decides
+        above = tl.where(has_three, above, tl.where(has_two, three, tl.where(has_one, two, one)))
+        hi = tl.where(has_three, hi, tl.where(has_two, marks[2], marks[1]))
+        hi = tl.where(has_one, hi, marks[0])
+        lo = tl.where(has_one, marks[0], lo)
+        lo = tl.where(has_two, marks[1], lo)
+        lo = tl.where(has_three, marks[2], lo)
+        # no token lies beyond these, so one class of equal logits ends the search
+        lo, hi = tl.maximum(lo, least), tl.minimum(hi, most + 1)
     return lo, above
 
 
@@ -99,7 +99,7 @@ def crossing(
 def find_boundary(row_ptr, vocab_size, row_max, c, filters, TILES: tl.constexpr):
     """The key of the last class of equal logits that stays, the mass above it, and the limit."""
     top_k, top_p = filters[0], filters[1]
-    edge = tl.full([], EXCLUDED_KEY, tl.int64)
+    edge = tl.full([], EXCLUDED_KEY, tl.int32)
     above, limit = tl.full([], 0, tl.int64), tl.full([], _INF, tl.float64)
     if top_k > 0:
         k = top_k.to(tl.float64)
@@ -114,12 +114,9 @@ def find_boundary(row_ptr, vocab_size, row_max, c, filters, TILES: tl.constexpr)
 
 
 @triton.jit
-def filter_row(
-    row_ptr, vocab_size, num_tiles, row_max, c, filters, out, TILES: tl.constexpr
-):
+def filter_row(row_ptr, vocab_size, num_tiles, row_max, c, filters, out, TILES: tl.constexpr):
     """Stores the statistics of what stays; returns the boundary's key and its last id."""
     edge, above, limit = find_boundary(row_ptr, vocab_size, row_max, c, filters, TILES)
-    edge = edge.to(tl.int32)
     own = mass_of(exp2_weight(key_value(edge) - row_max, c))
     num_ties = tl.full([], 0, tl.int64)
     last_id = tl.full([], -1, tl.int32)

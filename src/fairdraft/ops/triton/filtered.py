@@ -186,9 +186,7 @@ def pick_filtered_kernel(
                 sums = tile_sums(places, count, maxima_ptr, tile, last, row_max, c, own[2])
                 token, margin = race_candidates(found, is_kept, sums, row_max, c, key, counter)
                 if HAS_ROW_STATS:
-                    tops, totals = store_tiles(
-                        ids, top, is_kept, sums, tiles, num_tiles, MAX_TILES
-                    )
+                    tops, totals = store_tiles(ids, top, is_kept, sums, tiles, num_tiles, MAX_TILES)
                     row_sum = row_total(totals * exp2_weight(tops - row_max, c))
     if is_open:
         times = exponentials(key, counter, 0, TILE_LEVEL, MAX_TILES)
