@@ -36,6 +36,8 @@ class Case(NamedTuple):
     rule: Any = "token"
     drafts: str = "near"
     has_stats: bool = True
+    top_k: int | None = None
+    top_p: float | None = None
 
 
 # point masses come last: they change the target's rows
@@ -44,6 +46,7 @@ CASES = (
     Case("sample bf16", "sample", "bfloat16"),
     Case("sample bf16 portable", "sample", "bfloat16", arithmetic="portable"),
     Case("sample gumbel", "sample", method="gumbel"),
+    Case("sample top-k 50 top-p 0.9", "sample", top_k=50, top_p=0.9),
     Case("token", "verify"),
     Case("token, no statistics", "verify", has_stats=False),
     Case("token, p = q", "verify", drafts="equal"),
@@ -122,6 +125,8 @@ def sample_call(case: Case, inputs: Inputs, workspace: Workspace) -> Callable[[]
         ops.sample,
         inputs.logits,
         DeviceAddress(Stream.TARGET, key_of(batch, inputs.logits.device), position),
+        top_k=case.top_k,
+        top_p=case.top_p,
         method=case.method,
         impl="triton",
         arithmetic=case.arithmetic,

@@ -31,7 +31,11 @@ PEERS: dict[str, dict[str, tuple[float, ...]]] = {
 }
 #: panels of the picture, and what each line is called there
 PANELS: dict[str, dict[str, str]] = {
-    "sample, float32": {"sample": "race", "sample gumbel": "flat Gumbel"},
+    "sample, float32": {
+        "sample": "race",
+        "sample gumbel": "flat Gumbel",
+        "sample top-k 50 top-p 0.9": "race, top-k 50 and top-p 0.9",
+    },
     "sample, bfloat16": {"sample bf16": "race", "sample bf16 portable": "race, portable"},
     "verify, rule token": {
         "token": "drafts near p",

@@ -10,7 +10,8 @@ import torch
 
 from fairdraft import ops
 from fairdraft.ops import Impl
-from tests.ops.rows import IMPLS, random_logits
+from fairdraft.ops.sample import Method
+from tests.ops.rows import IMPLS, addresses, random_logits
 
 SETTINGS = [
     {"top_k": 1},
@@ -68,6 +69,26 @@ def test_cpu_equals_reference_with_a_setting_a_row(vocab_size: int) -> None:
     assert (reference > -torch.inf).any(-1).all()
 
 
+@pytest.mark.parametrize("method", ["race", "gumbel"])
+@pytest.mark.parametrize("impl", IMPLS)
+def test_sampling_under_filters_is_filtering_then_sampling(impl: Impl, method: Method) -> None:
+    logits, at = random_logits((5, 1_025), seed=4), addresses(5)
+    setting: dict[str, Any] = {"top_k": [0, 5, 50, 1, 3], "top_p": 0.9, "min_p": 0.01}
+    temperature = np.array([1.0, 0.5, 2.0, 1.0, 0.0])
+    options: dict[str, Any] = {"temperature": temperature, "impl": impl}
+    kept = ops.filter_logits(logits, **options, **setting)
+    options |= {"method": method, "return_stats": True}
+    expected = ops.sample(kept, at, **options)
+    got = ops.sample(logits, at, **options, **setting)
+    unfiltered = ops.sample(logits, at, **options, top_k=0, top_p=1.0, min_p=0)
+    assert torch.equal(got.token_ids, expected.token_ids)
+    assert torch.equal(got.margin, expected.margin)
+    assert got.stats is not None and expected.stats is not None
+    for have, want in zip(got.stats.tensors(), expected.stats.tensors(), strict=True):
+        assert torch.equal(have, want)
+    assert torch.equal(unfiltered.token_ids, ops.sample(logits, at, **options).token_ids)
+
+
 @pytest.mark.parametrize("impl", IMPLS)
 def test_ties(impl: Impl) -> None:
     logits = torch.tensor([[1.0, 2.0, 1.0, 1.0, 0.0]])
@@ -104,3 +125,5 @@ def test_greedy_and_bad_rows_come_back_as_they_are(impl: Impl) -> None:
 def test_bad_parameters_are_refused(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ops.filter_logits(torch.zeros(2, 5), **setting)
+    with pytest.raises(ValueError, match=message):
+        ops.sample(torch.zeros(2, 5), addresses(2), **setting)

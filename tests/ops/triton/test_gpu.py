@@ -104,6 +104,27 @@ def test_samples_equal_the_reference(vocab_size: int, method: Method) -> None:
         assert_near(fast, expected, MAX_TIES)
 
 
+@pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
+def test_filtered_samples_equal_the_reference(vocab_size: int) -> None:
+    """Candidates that fit and that do not, rows without filters, greedy and bad ones in a batch."""
+    logits, at = logits_of(9, vocab_size, seed=21), fields(9, seed=22)
+    logits[1] = logits[1].round()
+    logits[7, vocab_size - 1] = torch.nan
+    call: dict[str, Any] = {
+        "temperature": torch.tensor([1.0, 1.0, 1.0, 0.3, 2.0, 1.0, 0.0, 1.0, 1.0]).double(),
+        "top_k": torch.tensor([50, 20, 0, 0, 1_000, 0, 5, 50, 1]),
+        "top_p": torch.tensor([0.9, 0.5, 0.9, 1.0, 0.9, 1.0, 0.9, 0.9, 1.0]).double(),
+        "min_p": torch.tensor([0.0, 0.0, 0.0, 0.1, 0.01, 0.0, 0.5, 0.0, 0.0]).double(),
+    }
+    expected = ops.sample(logits, at, return_stats=True, impl="reference", **call)
+    moved = {name: value.cuda() for name, value in call.items()}
+    options: dict[str, Any] = {"return_stats": True, "arithmetic": "portable"}
+    got = ops.sample(logits.cuda(), on_gpu(at), **options, **moved)
+    assert_equal(got, expected, SAMPLED)
+    assert got.stats is not None and expected.stats is not None
+    assert torch.equal(got.stats.row_sum.cpu(), expected.stats.row_sum)
+
+
 @pytest.mark.parametrize("rule", ["token", "block"])
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 def test_chains_equal_the_reference(vocab_size: int, rule: Rule) -> None:
@@ -211,6 +232,25 @@ def test_a_graph_of_samples_draws_anew_at_every_replay() -> None:
     assert not torch.equal(seen[0], seen[1])
 
 
+def test_a_graph_of_filtered_samples_reads_the_filters_at_every_replay() -> None:
+    """Numbers of tokens that no buffer holds are searched for; nothing is allocated."""
+    logits = logits_of(COUNT, VOCAB_SIZES[0], seed=23).cuda()
+    at, workspace = on_gpu(fields(COUNT, seed=24)), Workspace("cuda")
+    top_k = torch.full((COUNT,), 50, device="cuda")
+    own: dict[str, Any] = {"top_k": top_k, "top_p": 0.9, "workspace": workspace}
+    out = ops.sample(logits, at, **own)
+    before = num_allocations()
+    ops.sample(logits, at, out=out, **own)
+    assert num_allocations() == before
+    graph, _ = captured(lambda: ops.sample(logits, at, out=out, **own))
+    for k in (50, 0, 2, 3_000):
+        top_k.fill_(k)
+        graph.replay()
+        eager = ops.sample(logits, at, top_k=k, top_p=0.9)
+        for name in SAMPLED:
+            assert torch.equal(getattr(out, name), getattr(eager, name)), (k, name)
+
+
 @pytest.mark.parametrize("rule", ["token", "block"])
 def test_a_graph_of_chains_follows_what_the_device_holds(rule: Rule) -> None:
     """Counts, keys, anchors and temperatures change between replays; one of them is an error."""
@@ -256,6 +296,7 @@ def test_calls_do_not_wait_for_the_device() -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         drawn = [ops.sample(logits, at, method=m, **kwargs) for m in ("race", "gumbel")]
+        drawn.append(ops.sample(logits, at, top_k=50, top_p=0.9, **kwargs))
         verdicts = [ops.verify_chain(**call, rule=rule) for rule in ("token", "block")]
     finally:
         torch.cuda.set_sync_debug_mode("default")

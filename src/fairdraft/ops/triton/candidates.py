@@ -7,6 +7,7 @@ Axes: N places for candidates, G groups of GROUP ids.
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportArgumentType=false
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportAssignmentType=false
 
 from __future__ import annotations
 

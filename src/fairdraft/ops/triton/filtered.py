@@ -126,6 +126,51 @@ def bound_of(maxima, row_max, c, filters, N: tl.constexpr):
 
 
 @triton.jit
+def draw_candidates(
+    row_ptr,
+    vocab_size,
+    num_tiles,
+    maxima,
+    maxima_ptr,
+    places,
+    out,
+    row_max,
+    c,
+    filters,
+    key,
+    counter,
+    HAS_ROW_STATS: tl.constexpr,
+    N: tl.constexpr,
+    STEP: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Draws from a row of which few tokens stay: id, margin, total, and whether it is open."""
+    MAX_TILES: tl.constexpr = maxima.shape[0]
+    token, margin = tl.full([], -1, tl.int32), tl.full([], 0.0, tl.float64)
+    row_sum, is_open = tl.full([], 0, tl.int64), c > 0.0
+    bound = bound_of(maxima, row_max, c, filters, N)
+    keys = tl.reshape(ordered_key(maxima), (MAX_TILES * GROUPS,))
+    count = gather(row_ptr, vocab_size, keys, bound, places, N, STEP)
+    if count <= N:
+        total = tl.full([], 0, tl.int64)
+        if (filters[0] == 0) & (filters[1] < 1.0):
+            total = row_mass(row_ptr, vocab_size, row_max, c, EXCLUDED_KEY, TILES)
+        order, value, ids = load_candidates(places, 0, count, N)
+        top = load_tops(maxima_ptr, ids)
+        found = (order, value, ids, top)
+        is_kept, last, is_certain = select(places, count, found, row_max, c, filters, total)
+        is_open = is_certain == 0
+        if is_certain:
+            tile = ids // TILE
+            sums = tile_sums(places, count, maxima_ptr, tile, last, row_max, c, filters[2])
+            token, margin = race_candidates(found, is_kept, sums, row_max, c, key, counter)
+            if HAS_ROW_STATS:
+                tops, totals = store_tiles(ids, top, is_kept, sums, out, num_tiles, MAX_TILES)
+                row_sum = row_total(totals * exp2_weight(tops - row_max, c))
+    return token, margin, row_sum, is_open
+
+
+@triton.jit
 def pick_filtered_kernel(
     logits_ptr,  # [B, V]
     logits_stride,
@@ -169,25 +214,24 @@ def pick_filtered_kernel(
     is_drawn = (error == 0) & (c > 0.0)
     is_open = is_drawn
     if is_drawn & has_filter:
-        bound = bound_of(maxima, row_max, c, own, N)
-        keys = tl.reshape(ordered_key(maxima), (MAX_TILES * GROUPS,))
-        count = gather(row_ptr, vocab_size, keys, bound, places, N, STEP)
-        if count <= N:
-            total = tl.full([], 0, tl.int64)
-            if (own[0] == 0) & (own[1] < 1.0):
-                total = row_mass(row_ptr, vocab_size, row_max, c, EXCLUDED_KEY, TILES)
-            order, value, ids = load_candidates(places, 0, count, N)
-            top = load_tops(maxima_ptr, ids)
-            found = (order, value, ids, top)
-            is_kept, last, is_certain = select(places, count, found, row_max, c, own, total)
-            is_open = is_certain == 0
-            if is_certain:
-                tile = ids // TILE
-                sums = tile_sums(places, count, maxima_ptr, tile, last, row_max, c, own[2])
-                token, margin = race_candidates(found, is_kept, sums, row_max, c, key, counter)
-                if HAS_ROW_STATS:
-                    tops, totals = store_tiles(ids, top, is_kept, sums, tiles, num_tiles, MAX_TILES)
-                    row_sum = row_total(totals * exp2_weight(tops - row_max, c))
+        token, margin, row_sum, is_open = draw_candidates(
+            row_ptr,
+            vocab_size,
+            num_tiles,
+            maxima,
+            maxima_ptr,
+            places,
+            tiles,
+            row_max,
+            c,
+            own,
+            key,
+            counter,
+            HAS_ROW_STATS,
+            N,
+            STEP,
+            TILES,
+        )
     if is_open:
         times = exponentials(key, counter, 0, TILE_LEVEL, MAX_TILES)
         if has_filter:
