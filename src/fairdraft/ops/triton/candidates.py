@@ -138,15 +138,12 @@ def rank(places, count, order, row_max, c):
 
 @triton.jit
 def select(places, count, candidates, row_max, c, filters, total):
-    """Which candidates stay, the last of them but for min-p, and the mass that top-p is part of.
+    """Which candidates stay, the last of them but for min-p, and whether no other token stays.
 
     Args:
         candidates: Order, logit, id and largest logit of the tile of each.
         filters: top_k (0 is off), top_p and min_p.
         total: Mass of the row, used where top-p comes without top-k.
-
-    Returns:
-        bool [N], int64, and whether it is certain that no other token stays.
     """
     order, value, token, top = candidates
     top_k, top_p, min_p = filters

@@ -68,17 +68,16 @@ def device_filters(
 def _parameter(
     name: str, values: Any, count: int, device: torch.device, validate: bool
 ) -> tuple[Tensor, int]:
-    if isinstance(values, Tensor) and values.dim() > 0:
-        if validate:
-            _check_tensor(name, values, count, device)
-        return values, 1
     if values is None or isinstance(values, int | float):
         return _constant(name, values, device), 0
-    if isinstance(values, Tensor):
-        # a number on the device stays there
-        return values.to(device).expand(count).contiguous(), 1
-    array = getattr(filter_params(count, 1.0, **{name: values}), name)
-    return torch.from_numpy(array.copy()).to(device), 1
+    if not isinstance(values, Tensor):
+        array = getattr(filter_params(count, 1.0, **{name: values}), name)
+        return torch.from_numpy(array.copy()).to(device), 1
+    if values.dim() == 0:
+        values = values.to(device).expand(count).contiguous()
+    if validate:
+        _check_tensor(name, values, count, device)
+    return values, 1
 
 
 def _check_tensor(name: str, values: Tensor, count: int, device: torch.device) -> None:
@@ -100,8 +99,9 @@ def _check_tensor(name: str, values: Tensor, count: int, device: torch.device) -
 
 @cache
 def _constant(name: str, value: Any, device: torch.device) -> Tensor:
-    checked = getattr(filter_params(1, 1.0, **{name: value}), name)
-    return torch.from_numpy(checked).to(device)
+    checked = getattr(filter_params(1, 1.0, **{name: value}), name).item()
+    dtype = torch.int64 if name == "top_k" else torch.float64
+    return torch.full((), checked, dtype=dtype, device=device)
 
 
 def launch_filtered(
