@@ -80,6 +80,21 @@ def test_compiled_samples_equal_eager_ones(backend: str, temperature: float | No
             assert torch.equal(have, want)
 
 
+def test_compiled_samples_keep_their_filters() -> None:
+    """A number for all rows, and a number for each."""
+    logits, key, position, *_ = sample_inputs(6)
+    top_p = torch.tensor([1.0, 0.1, 0.5, 1.0, 0.9, 0.3], dtype=torch.float64)
+
+    def filtered(logits: Tensor, top_p: Tensor) -> Tensor:
+        at = DeviceAddress(Stream.TARGET, key, position)
+        return ops.sample(logits, at, temperature=3.0, top_k=4, top_p=top_p).token_ids
+
+    got = torch.compile(filtered, fullgraph=True, backend="eager")(logits, top_p)
+    assert torch.equal(got, filtered(logits, top_p))
+    at = DeviceAddress(Stream.TARGET, key, position)
+    assert not torch.equal(got, ops.sample(logits, at, temperature=3.0).token_ids)
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize(
     ("kind", "is_flat"), [("dense", False), ("dense", True), ("sparse", False), ("point", True)]

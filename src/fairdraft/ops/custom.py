@@ -17,6 +17,7 @@ from fairdraft.noise import Address
 from fairdraft.ops.arithmetic import TILE
 from fairdraft.ops.chain_inputs import SparseLogits, block_depth
 from fairdraft.ops.device_address import DeviceAddress, signed_key
+from fairdraft.ops.filters import Filters
 from fairdraft.ops.flat_rows import Layout
 from fairdraft.ops.sample import Sampled, TileStats
 from fairdraft.ops.sample import sample as draw
@@ -26,7 +27,8 @@ from fairdraft.ops.verify import verify_chain
 _SAMPLE = (
     "(Tensor logits, Tensor key, Tensor position, Tensor anchor, Tensor node, Tensor sample, "
     "Tensor temperature, int stream, str method='race', str impl='auto', str arithmetic='auto', "
-    "bool return_stats=False) -> (Tensor token_ids, Tensor margin, Tensor error, "
+    "bool return_stats=False, Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None) -> "
+    "(Tensor token_ids, Tensor margin, Tensor error, "
     "Tensor tile_max, Tensor tile_sum, Tensor row_max, Tensor row_sum)"
 )
 _VERIFY = (
@@ -55,11 +57,17 @@ def _sample(
     impl: Any = "auto",
     arithmetic: Any = "auto",
     return_stats: bool = False,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     drawn = draw(
         logits,
         DeviceAddress(stream, key, position, anchor, node, sample),
         temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
         method=method,
         impl=impl,
         arithmetic=arithmetic,
@@ -200,7 +208,11 @@ def _(
 
 
 def traced_sample(
-    logits: Tensor, address: Address | DeviceAddress, temperature: Any, **options: Any
+    logits: Tensor,
+    address: Address | DeviceAddress,
+    temperature: Any,
+    filters: Filters,
+    **options: Any,
 ) -> Sampled:
     """`ops.sample` while it is traced; `options` are those of `fairdraft::sample`."""
     if isinstance(address, Address):
@@ -209,6 +221,11 @@ def traced_sample(
         raise ValueError("address field stream is a tensor; give a Stream in a compiled call")
     names = ("key", "position", "anchor", "node", "sample")
     fields = [_field(name, getattr(address, name), logits) for name in names]
+    for name, value in zip(Filters._fields, filters, strict=True):
+        dtype = torch.int64 if name == "top_k" else torch.float64
+        number = _number(name, value, logits, dtype)
+        is_one = isinstance(number, Tensor) and not number.dim()
+        options[name] = number.expand(logits.shape[0]).contiguous() if is_one else number
     out = torch.ops.fairdraft.sample(
         logits,
         *fields,

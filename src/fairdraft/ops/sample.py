@@ -124,7 +124,8 @@ def sample(
 
         refuse_traced(trace=trace, out=out, workspace=workspace)
         named: dict[str, Any] = {"method": method, "impl": impl, "arithmetic": arithmetic}
-        return traced_sample(logits, address, temperature, return_stats=return_stats, **named)
+        named["return_stats"] = return_stats
+        return traced_sample(logits, address, temperature, Filters(top_k, top_p, min_p), **named)
     check_method(method)
     filters = Filters(top_k, top_p, min_p)
     backend = resolve_impl(impl, device_of(logits))
