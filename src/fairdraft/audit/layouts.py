@@ -29,10 +29,11 @@ from fairdraft.noise.address import POSITION_BITS, as_keys, pack
 from fairdraft.noise.address import address as named_by_every_field
 from fairdraft.noise.trace import Use, digest
 
-__all__ = ["LAYOUTS", "Layout", "Role", "coupled", "independent", "ours", "salted"]
+__all__ = ["LAYOUTS", "SHARED", "Layout", "Role", "coupled", "independent", "ours", "salted"]
 
-_SHARED = (int(Stream.DRAFT), int(Stream.RESIDUAL), int(Stream.BONUS))
-_RACES = (*_SHARED, int(Stream.TARGET))
+#: streams that `coupled` makes one
+SHARED = (int(Stream.DRAFT), int(Stream.RESIDUAL), int(Stream.BONUS))
+_RACES = (*SHARED, int(Stream.TARGET))
 _IN_PLACE = threading.Lock()
 _DERIVATION = digest(np.frombuffer(b"derivation of a key", np.uint8))
 
@@ -162,13 +163,25 @@ class Layout:
         _IN_PLACE.release()
 
 
-def coupled(*, constant_position: bool = False, trace: Trace | None = None) -> Layout:
-    """Draft, residual and bonus share the address (position); anchor and node are dropped."""
+def coupled(
+    *,
+    constant_position: bool = False,
+    derives_keys: bool = True,
+    trace: Trace | None = None,
+) -> Layout:
+    """Draft, residual and bonus share the address (position); anchor and node are dropped.
+
+    Args:
+        constant_position, trace: See `Layout`.
+        derives_keys: Each race has a key of its own, as in the engines; else the request's, as the
+            layouts of kernels do.
+    """
 
     def rename(fields: _Fields, trace: Trace | None) -> Address:
-        is_shared = np.isin(fields.stream, _SHARED)
+        is_shared = np.isin(fields.stream, SHARED)
         stream = np.where(is_shared, int(Stream.DRAFT), fields.stream)
-        return _keyed(replace(fields, stream=stream), trace)
+        moved = replace(fields, stream=stream)
+        return _keyed(moved, trace) if derives_keys else _by_position(moved).named()
 
     return Layout("coupled", rename, constant_position=constant_position, trace=trace)
 
@@ -176,6 +189,7 @@ def coupled(*, constant_position: bool = False, trace: Trace | None = None) -> L
 def salted(
     *,
     constant_position: bool = False,
+    derives_keys: bool = True,
     accept_from_key: bool = False,
     trace: Trace | None = None,
 ) -> Layout:
@@ -183,12 +197,18 @@ def salted(
 
     Args:
         constant_position: See `Layout`.
+        derives_keys: See `coupled`.
         accept_from_key: The test of a draft reads the very block that the key of its replacement
             is made of, as in the engines. Nothing to measure: the trace names it.
         trace: See `Layout`.
     """
 
+    if accept_from_key and not derives_keys:
+        raise ValueError("accept_from_key reads the block of a derived key; leave derives_keys on")
+
     def rename(fields: _Fields, trace: Trace | None) -> Address:
+        if not derives_keys:
+            return _by_position(fields).named()
         if not accept_from_key:
             return _keyed(fields, trace)
         is_test = fields.stream == Stream.ACCEPT

@@ -1,7 +1,8 @@
 """Addresses, uniforms and exponentials inside Triton kernels: the same bits as the NumPy form.
 
-`pack_counter` is the one place where a kernel forms an address; kernels take it as a parameter, so
-that an audit can plant another layout and leave the rest of the path as it is.
+`pack_counter` is the one place where a kernel forms an address. Launches look it up here each time
+and hand it to their kernels as a constant, so that an audit can plant another layout and leave the
+rest of the path as it is: a kernel is compiled anew for every function that it is given.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportArgumentType=false

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from fairdraft.audit.kernels.device.rows import DeviceRow
 from fairdraft.audit.kernels.judging import ALPHA, DELTA, ChiSquare
 from fairdraft.audit.kernels.result import RowResult
 from fairdraft.audit.kernels.run import KernelAudit
@@ -65,7 +66,15 @@ def _row(result: RowResult) -> dict[str, Any]:
         },
         "surprises": list(result.surprises),
         "seconds": result.seconds,
+        **_device(result),
     }
+
+
+def _device(result: RowResult) -> dict[str, Any]:
+    """What only rows of a device have."""
+    if not isinstance(result.row, DeviceRow) or result.replay is None:
+        return {}
+    return {"call": asdict(result.row.call), "replay": asdict(result.replay)}
 
 
 def _test(test: ChiSquare | None) -> dict[str, Any] | None:

@@ -99,9 +99,9 @@ class Experiment:
 
     @property
     def acceptance(self) -> float | None:
-        """The chance that a text's first draft is accepted; None where a block decides."""
+        """The chance that a text's first draft is accepted; None if there is none or a block's."""
         p, q = self.first_law, self.draft_law
-        if self.decoding.rule == "block":
+        if self.decoding.rule == "block" or not self.decoding.num_drafts:
             return None
         if self.decoding.is_greedy or self.decoding.temperature == 0:
             return float(p[q.argmax()])

@@ -97,7 +97,8 @@ def judge(experiment: Experiment, trials: Trials) -> Judgment:
     log_e, diagnosis = _known_bugs(experiment, trials)
     is_failed = distance.observed > 0 if chi_square is None else chi_square.is_failed
     is_failed |= log_e >= math.log(2.0 / ALPHA)
-    is_bounded = distance.upper <= experiment.eps
+    is_failed |= trials.num_impossible > 0
+    is_bounded = distance.upper <= experiment.eps and not trials.num_impossible
     if is_failed:
         state = VerdictState.BIASED_WITHIN_TOLERANCE if is_bounded else VerdictState.FAIL
     else:

@@ -11,7 +11,15 @@ from fairdraft.audit.kernels.judging import ChiSquare, Judgment, closed_form, ju
 from fairdraft.audit.kernels.rows import Row
 from fairdraft.audit.kernels.trials import Traced, Trials, run_trials, trace_texts
 
-__all__ = ["MAX_DEVIATIONS", "Acceptance", "RowResult", "carry_out", "first_key"]
+__all__ = [
+    "MAX_DEVIATIONS",
+    "Acceptance",
+    "Replay",
+    "RowResult",
+    "carry_out",
+    "first_key",
+    "measured_acceptance",
+]
 
 #: standard errors within which a measured share must be its chance; missed once in 1.7e6
 MAX_DEVIATIONS = 5.0
@@ -40,6 +48,21 @@ class Acceptance:
 
 
 @dataclass(frozen=True)
+class Replay:
+    """First texts of a device's row, decoded by the host's ops as well, under the same layout.
+
+    Attributes:
+        num_texts: Compared.
+        num_unlike: Of them had other tokens.
+        num_allowed: Most that may: near ties.
+    """
+
+    num_texts: int
+    num_unlike: int
+    num_allowed: int
+
+
+@dataclass(frozen=True)
 class RowResult:
     """One row of the table.
 
@@ -51,6 +74,7 @@ class RowResult:
         fit: The counts against the closed form of the bug, for rows that have one.
         num_trials: Texts decoded.
         seconds: How long it took.
+        replay: What the host says to the first texts, for rows of a device.
     """
 
     row: Row
@@ -60,6 +84,7 @@ class RowResult:
     fit: ChiSquare | None
     num_trials: int
     seconds: float
+    replay: Replay | None = None
 
     @property
     def named(self) -> str | None:
@@ -81,6 +106,11 @@ class RowResult:
         if self.acceptance.is_moved:
             share, chance = self.acceptance.share, self.acceptance.expected
             found.append(f"{share:.4f} of first drafts are accepted where {chance:.4f} is due")
+        replay = self.replay
+        if replay is not None and replay.num_unlike > replay.num_allowed:
+            found.append(
+                f"{replay.num_unlike} of {replay.num_texts} texts differ from the host's ops"
+            )
         return tuple(found)
 
 
@@ -100,15 +130,15 @@ def carry_out(row: Row, seed: int = 0) -> RowResult:
         row,
         judge(row.experiment, trials),
         traced,
-        _acceptance(row, trials),
+        measured_acceptance(trials, row.experiment.acceptance),
         closed_form(row.experiment, trials) if row.layout == "coupled" else None,
         trials.num_trials,
         time.perf_counter() - begin,
     )
 
 
-def _acceptance(row: Row, trials: Trials) -> Acceptance:
-    expected = row.experiment.acceptance
+def measured_acceptance(trials: Trials, expected: float | None) -> Acceptance:
+    """The share of first drafts that were accepted, beside its chance."""
     share = trials.num_accepted / trials.num_trials
     chance = share if expected is None else expected
     error = math.sqrt(chance * (1.0 - chance) / trials.num_trials)

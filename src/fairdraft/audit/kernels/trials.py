@@ -30,15 +30,17 @@ class Trials:
     Attributes:
         counts: Trials of each cell, int64 [C].
         num_accepted: Texts whose first draft was accepted.
+        num_impossible: Further texts, with a token that has no chance at all; they have no cell.
     """
 
     counts: np.ndarray
     num_accepted: int
+    num_impossible: int = 0
 
     @property
     def num_trials(self) -> int:
         """Texts decoded."""
-        return int(self.counts.sum())
+        return int(self.counts.sum()) + self.num_impossible
 
 
 @dataclass(frozen=True)

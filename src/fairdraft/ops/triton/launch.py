@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from triton import next_power_of_2
 
-from fairdraft.noise.device import pack_counter
+from fairdraft.noise import device as noise_device
 from fairdraft.ops.arithmetic import TILE
 from fairdraft.ops.rows import temperature_scales
 from fairdraft.ops.triton.gumbel import flat_kernel
@@ -86,9 +86,13 @@ def launch_sample(
     is_flat: bool,
     arithmetic: Arithmetic,
     workspace: Workspace,
-    address: Any = pack_counter,
+    address: Any = None,
 ) -> None:
-    """Runs `stats_kernel` and `pick_kernel`, and `flat_kernel` for a `portable` flat race."""
+    """Runs `stats_kernel` and `pick_kernel`, and `flat_kernel` for a `portable` flat race.
+
+    `address` forms the counters; None for `noise.device.pack_counter`, as it is now.
+    """
+    address = address or noise_device.pack_counter
     count, vocab_size = logits.shape
     num_tiles = -(-vocab_size // TILE)
     # noise for every token is arithmetic, which more warps spread

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from triton import next_power_of_2
 
-from fairdraft.noise.device import pack_counter
+from fairdraft.noise import device as noise_device
 from fairdraft.ops.arithmetic import TILE
 from fairdraft.ops.triton.block import mass_kernel
 from fairdraft.ops.triton.chain import chain_kernel
@@ -40,9 +40,12 @@ def launch_verify(
     is_block: bool,
     arithmetic: Arithmetic,
     workspace: Workspace,
-    address: Any = pack_counter,
+    address: Any = None,
 ) -> None:
-    """Fills token_ids, margin [B, R], num_accepted, num_emitted, last_stream, error, broken [B]."""
+    """Fills token_ids, margin [B, R], num_accepted, num_emitted, last_stream, error, broken [B].
+
+    `address` is as in `launch_sample`.
+    """
     count, depth, vocab_size = chain.sizes
     num_tiles = -(-vocab_size // TILE)
     rows = count * (depth + 1)
@@ -59,7 +62,7 @@ def launch_verify(
         *memory,
     )
     sizes = (count, vocab_size, num_tiles)
-    common = _constants(chain, is_block, arithmetic, address)
+    common = _constants(chain, is_block, arithmetic, address or noise_device.pack_counter)
     reach = (max_tiles(num_tiles), next_power_of_2(depth + 1))
     tiles, warps = chain_shape(rows, num_tiles)
     chain_kernel[(rows * -(-num_tiles // tiles),)](
