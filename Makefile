@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench gpu-test gpu-bench nightly clean
+.PHONY: help run test lint format bench gpu-test gpu-bench gpu-audit nightly clean
 
 help:
 	@echo "make run     install into $(VENV) and stream a story from the embedded models"
@@ -19,6 +19,7 @@ help:
 	@echo "make format  let ruff rewrite the sources"
 	@echo "make bench   decode and op benchmarks; the last line of each is JSON"
 	@echo "make gpu-bench  op benchmarks on a GPU, beside other libraries' figures; needs no install"
+	@echo "make gpu-audit  planted layouts and large audits of every op on a GPU; needs no install"
 	@echo "make nightly the auditor's own error rates, the planted faults, the published bug"
 	@echo "make clean   remove $(VENV) and caches"
 
@@ -47,6 +48,9 @@ bench: $(VENV)/.installed
 
 gpu-bench:
 	PYTHONPATH=src $(PYTHON) bench/gpu_ops.py
+
+gpu-audit:
+	PYTHONPATH=src $(PYTHON) bench/gpu_audit.py $(RUN_ARGS)
 
 nightly: $(VENV)/.installed
 	$(BIN)/python bench/audit_error_rates.py

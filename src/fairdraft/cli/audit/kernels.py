@@ -12,37 +12,46 @@ from fairdraft.cli.audit import rows
 from fairdraft.cli.failure import guarded
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fairdraft.audit.kernels.result import RowResult
+    from fairdraft.audit.kernels.run import KernelAudit
 
 __all__ = ["kernels", "register"]
 
-Quick = Annotated[
-    bool, typer.Option("--quick", help="Leave out the wide vocabulary and the acceptance probe.")
+Quick = Annotated[bool, typer.Option("--quick", help="Leave out the rows that take longest.")]
+Device = Annotated[
+    str,
+    typer.Option(help="cpu; or cuda: the kernels of a GPU, with larger rows besides."),
 ]
 Seed = Annotated[int, typer.Option(help="Another integer gives other samples.")]
 
 
 @guarded
 def kernels(
-    quick: Quick = False, seed: Seed = 0, jobs: rows.Jobs = None, json: options.Json = False
+    quick: Quick = False,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    jobs: rows.Jobs = None,
+    json: options.Json = False,
 ) -> int:
     """Audit our ops under the noise layouts of public engines, and under ours.
 
-    Reproduces the published figures of shared draft-residual noise. The table
-    goes to stdout, progress to stderr. Exit codes: 0 if every row came to what
+    Reproduces the published figures of shared draft-residual noise. On a GPU
+    (--device cuda) the layouts are planted in its kernels, and --jobs is how
+    many processes compile them ahead. The table goes to stdout, progress to
+    stderr. Exit codes: 0 if every row came to what
     was expected of it, else 1.
     """
     from rich.console import Console
 
     notes = Console(file=sys.stderr, highlight=False)
     notes.print("[dim]loading[/]" if notes.is_terminal else "loading", soft_wrap=True)
-    from fairdraft.audit.kernels import document, rows_of, run_kernels
+    from fairdraft.audit.kernels import document
     from fairdraft.audit.kernels.table import WIDTH, kernel_view
 
-    chosen = rows_of(quick=quick)
-    jobs = rows.settled(jobs)
-    with rows.shown(notes, len(chosen), jobs, _said, transient=False) as on_progress:
-        found = run_kernels(chosen, seed=seed, jobs=jobs, on_progress=on_progress)
+    run = _on_host if device == "cpu" else _on_device
+    found = run(notes, quick, seed, device, jobs)
     if json:
         from fairdraft.cli.document import dumps, library_versions
 
@@ -53,6 +62,37 @@ def kernels(
         console.width = WIDTH
     console.print(kernel_view(found))
     return found.exit_code
+
+
+def _on_host(notes: Console, quick: bool, seed: int, device: str, jobs: int | None) -> KernelAudit:
+    from fairdraft.audit.kernels import rows_of, run_kernels
+
+    chosen = rows_of(quick=quick)
+    jobs = rows.settled(jobs)
+    with rows.shown(notes, len(chosen), jobs, _said, transient=False) as on_progress:
+        return run_kernels(chosen, seed=seed, jobs=jobs, on_progress=on_progress)
+
+
+def _on_device(
+    notes: Console, quick: bool, seed: int, device: str, jobs: int | None
+) -> KernelAudit:
+    from fairdraft.audit.kernels.device.rows import device_rows_of
+    from fairdraft.audit.kernels.device.setting import checked_device
+
+    checked_device(device)
+    from fairdraft.audit.kernels.device.run import run_on_device
+
+    chosen = device_rows_of(quick=quick)
+    # rows run one after the other, in this process
+    with rows.shown(notes, len(chosen), 1, _said, transient=False) as on_progress:
+        return run_on_device(
+            chosen,
+            device=device,
+            seed=seed,
+            jobs=jobs,
+            has_streams=not quick,
+            on_progress=on_progress,
+        )
 
 
 def register(app: typer.Typer) -> None:

@@ -127,9 +127,7 @@ class Decoder:
         return Decoded(columns, nothing, (drawn.error != 0).sum())
 
     def _sample(self, rows: Tensor, address: DeviceAddress, **options) -> ops.Sampled:
-        return ops.sample(
-            rows, address, method=self.call.method, **self._options | options
-        )
+        return ops.sample(rows, address, method=self.call.method, **self._options | options)
 
     def _names(self, text: Tensor, done: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """Keys of the texts, and where round `number` begins, the prompt apart."""
@@ -141,7 +139,7 @@ class Decoder:
     def _round(
         self, text: Tensor, done: Tensor, number: int, last: Tensor
     ) -> tuple[ops.Verdict, Tensor, Tensor]:
-        """The verdict of a round, its tokens' columns [N, K + 1], and how many drafts are broken."""
+        """The verdict of a round, its tokens' columns [N, K + 1], and how many rows are faulty."""
         decoding, depth = self.experiment.decoding, self._depth
         target, draft, column_of = self._tables
         key, start = self._names(text, done, number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,6 +16,7 @@ from fairdraft.audit.device_layouts import (
 )
 from fairdraft.audit.kernels.claims import Claim, claims_of
 from fairdraft.audit.kernels.device.rows import DEVICE_ROWS, DeviceRow
+from fairdraft.audit.kernels.device.setting import checked_device
 from fairdraft.audit.kernels.device.streams import check_streams, stream_claim
 from fairdraft.audit.kernels.device.trials import compile_row, run_row
 from fairdraft.audit.kernels.judging import closed_form, judge
@@ -81,24 +81,6 @@ def run_on_device(
     return KernelAudit(tuple(results), tuple(claims), seed, time.perf_counter() - begin)
 
 
-def checked_device(name: str) -> torch.device:
-    """The device, if kernels run there.
-
-    Raises:
-        ValueError: Says why they do not.
-    """
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device = {name!r}, but torch finds no GPU; leave it out for the CPU")
-    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise ValueError(
-            "device = 'cpu' runs kernels in Triton's interpreter alone (TRITON_INTERPRET=1)"
-        )
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device = {name!r}: kernels run on CUDA devices")
-    return device
-
-
 def carry_out(row: DeviceRow, seed: int, device: torch.device) -> RowResult:
     """Runs and judges one row; the trace is the host's, of the same layout."""
     begin = time.perf_counter()
@@ -126,10 +108,9 @@ def address_claim(device: torch.device, count: int = 240) -> Claim:
     at = DeviceAddress(**{k: torch.from_numpy(v).to(device) for k, v in fields.items()})
     unlike = []
     for name in DEVICE_LAYOUTS:
-        stream = fields["stream"]
-        others = {k: v for k, v in fields.items() if k != "stream"}
-        others["key"] = others["key"].astype(np.uint64)
-        wanted = host_twin(name).address(stream, **others).counter
+        with host_twin(name):
+            # the fields named on the host, by whatever is in place there
+            wanted = at.to_host(count).counter
         with planted(name):
             got = device_counters(at, count, device)
         unlike += [name] * (not np.array_equal(got, wanted))

@@ -87,9 +87,7 @@ def check_streams(
         )
     is_tail = [drawn > 0 for drawn in draws]
     both = [is_tail[0] & other for other in is_tail[1:]]
-    agree = [
-        (draws[0] == other)[pair] for other, pair in zip(draws[1:], both, strict=True)
-    ]
+    agree = [(draws[0] == other)[pair] for other, pair in zip(draws[1:], both, strict=True)]
     return Streams(
         layout,
         num_positions,
@@ -110,9 +108,10 @@ def stream_claim(found: Streams) -> Claim:
     else:
         is_as_named = is_apart and with_residual <= MAX_AGREEMENTS
     return Claim(
-        f"200k vocabulary, {found.layout}: of {found.num_positions:,} draws the tail takes {shares} "
-        f"(draft, target, residual; .2 is due); where both left the head, draft and target agree in "
-        f"{with_target:,} of {target:,} and draft and residual in {with_residual:,} of "
-        f"{residual:,}; drawn again, they {'repeat' if found.repeats else 'DIFFER'}",
+        f"200k vocabulary, {found.layout}: of {found.num_positions:,} draws the tail takes "
+        f"{shares} (draft, target, residual; .2 is due); where both left the head, draft and "
+        f"target agree in {with_target:,} of {target:,} and draft and residual in "
+        f"{with_residual:,} of {residual:,}; drawn again, they "
+        f"{'repeat' if found.repeats else 'DIFFER'}",
         found.keeps_tail and is_as_named and found.repeats,
     )

@@ -5,7 +5,7 @@ Axes: N texts, L tokens a text, C columns of the experiment.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
