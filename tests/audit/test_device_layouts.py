@@ -120,18 +120,18 @@ def replaced(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_a_replacement_shares_the_noise_of_its_draft_under_coupled_alone() -> None:
-    """Six replacements of 256 ids agree by chance once in 256^6 = 3e14; one of four in 64."""
+    """Three replacements of 256 ids agree by chance once in 256^3 = 2e7, both of two in 65,536."""
     with planted("coupled"):
-        got, shared = replaced(6)
+        got, shared = replaced(3)
     assert torch.equal(got, shared)
     with planted("salted"):
-        got, own = replaced(4)
-    assert (got != own).sum() >= 3
+        got, own = replaced(2)
+    assert not torch.equal(got, own)
 
 
 def test_production_draws_the_same_before_and_after() -> None:
-    logits = torch.zeros(3, 40)
-    at = DeviceAddress(Stream.RESIDUAL, 3, torch.arange(3), anchor=1, node=2)
+    logits = torch.zeros(2, 400)
+    at = DeviceAddress(Stream.RESIDUAL, 3, torch.arange(2), anchor=1, node=2)
     before = ops.sample(logits, at, impl="triton", arithmetic="portable").token_ids
     with planted("coupled"):
         during = ops.sample(logits, at, impl="triton", arithmetic="portable").token_ids
@@ -139,5 +139,5 @@ def test_production_draws_the_same_before_and_after() -> None:
     assert torch.equal(before, ops.sample(logits, at).token_ids)
     assert torch.equal(before, after)
     assert not torch.equal(before, during)
-    named = noise.address(Stream.DRAFT, key=3, position=np.arange(3))
+    named = noise.address(Stream.DRAFT, key=3, position=np.arange(2))
     assert torch.equal(during, ops.sample(logits, named).token_ids)

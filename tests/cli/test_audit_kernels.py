@@ -85,3 +85,13 @@ def test_an_interruption_leaves_the_layout_behind(audit, monkeypatch) -> None:
 
 def test_no_process_is_a_usage_error(cli) -> None:
     assert cli("audit", "kernels", "--jobs", "0").code == 2
+
+
+def test_a_gpu_that_is_not_there_is_refused(cli, monkeypatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    result = cli("audit", "kernels", "--device", "cuda", "--quick")
+    assert result.code == 2
+    assert "torch finds no GPU" in result.err
+    assert cli("audit", "kernels", "--device", "tpu").code == 2
