@@ -5,7 +5,8 @@
     python bench/gpu_audit.py --page FILE.json
 
 What `fairdraft audit kernels --device cuda` runs, where only torch, triton, numpy and transformers
-are installed. Exits with 1 if any row or claim is not as expected; the last line is JSON.
+are installed. Exits with 1 if any row or claim is not as expected. The file holds everything; the
+last line of stdout is JSON and says how it ended.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import argparse
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from blocks import fill, markdown_table
 from conditions import ROOT, conditions
-from report import finish
 
 PAGE = ROOT / "docs" / "gpu.md"
 COLUMNS = (
@@ -69,7 +70,11 @@ def _run(arguments: argparse.Namespace) -> int:
     print(claims(found))
     for sentence in found["surprises"]:
         print(f"NOT EXPECTED: {sentence}")
-    finish(_strict(found), {}, arguments.json)
+    if arguments.json is not None:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(_strict(found), indent=1, allow_nan=False)
+        arguments.json.write_text(text + "\n", encoding="utf-8")
+    print(json.dumps(summary(found)), flush=True)
     return found["exit_code"]
 
 
@@ -103,6 +108,13 @@ def _strict(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_strict(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def summary(found: dict[str, Any]) -> dict[str, Any]:
+    """The last line of stdout: how it ended, without the rows."""
+    names = ("benchmark", "conditions", "settings", "surprises", "seconds", "exit_code")
+    states = Counter(row["verdict"]["state"] for row in found["rows"])
+    return {name: found[name] for name in names} | {"verdicts": dict(states)}
 
 
 def describe(found: dict[str, Any]) -> str:

@@ -43,6 +43,8 @@ def made_up() -> dict[str, Any]:
         "claims": [{"sentence": "this", "holds": True}, {"sentence": "that", "holds": False}],
         "surprises": ["made up"],
         "seconds": 61.2,
+        "benchmark": "gpu_audit",
+        "exit_code": 1,
     }
 
 
@@ -57,6 +59,12 @@ def test_table_claims_and_page_come_from_one_document(bench: ModuleType) -> None
     text = bench.filled(bench.PAGE.read_text(encoding="utf-8"), document)
     assert bench.table(document) in text and bench.claims(document) in text
     assert bench.filled(text, document) == text
+
+
+def test_the_last_line_says_how_it_ended(bench: ModuleType) -> None:
+    found = bench.summary(made_up())
+    assert (found["exit_code"], found["verdicts"]) == (1, {"FAIL": 2})
+    assert "rows" not in found and found["surprises"] == ["made up"]
 
 
 def test_numbers_that_json_lacks_are_null(bench: ModuleType) -> None:

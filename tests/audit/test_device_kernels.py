@@ -92,17 +92,17 @@ def test_planted_kernels_decode_the_biased_texts_and_no_others(monkeypatch) -> N
     Ours has other tokens in each text with chance about .4.
     """
     row = small("regression coupled", 4, arithmetic="portable")
-    seen: list[torch.Tensor] = []
+    own = trials.decode_on_host(replace(row, layout="ours"), trials.decoder_of(row, 0, CPU), 4)
+    wanted: list[trials.Decoded] = []
 
-    def kept(row: DeviceRow, decoder: trials.Decoder, *head: torch.Tensor) -> Replay:
-        seen.extend(head)
-        return replayed(row, decoder, *head)
+    def kept(row: DeviceRow, decoder: trials.Decoder, count: int) -> trials.Decoded:
+        wanted.append(decode_on_host(row, decoder, count))
+        return wanted[-1]
 
-    replayed = trials._replayed
-    monkeypatch.setattr(trials, "_replayed", kept)
+    decode_on_host = trials.decode_on_host
+    monkeypatch.setattr(trials, "decode_on_host", kept)
     assert trials.run_row(row, 0, CPU)[1] == Replay(4, 0, 0)
-    monkeypatch.setattr(trials, "host_twin", lambda name: host_twin("ours"))
-    assert replayed(row, trials.decoder_of(row, 0, CPU), *seen).num_unlike > 0
+    assert not torch.equal(wanted[0].columns, own.columns)
 
 
 @pytest.fixture
@@ -169,6 +169,13 @@ def test_a_row_that_cannot_be_sampled_is_refused(on_host) -> None:
     broken = replace(row, experiment=replace(row.experiment, pair=pair))
     with pytest.raises(InvalidSubject, match="large sample fast: 100 rows"):
         trials.run_row(broken, 0, CPU)
+
+
+def test_kernels_are_compiled_as_the_row_runs_them(on_host, monkeypatch) -> None:
+    row = small("large token ours", 100)
+    assert trials.compile_row(row, "cpu") is None
+    monkeypatch.setattr(trials, "planted", lambda name: 1 / 0)
+    assert trials.compile_row(row, "cpu") == "large token ours: division by zero"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def document(audit: KernelAudit) -> dict[str, Any]:
     """Returns a run as plain values; numbers may be infinite."""
     return {
         "schema": SCHEMA,
-        "settings": {"alpha": ALPHA, "delta": DELTA, "seed": audit.seed},
+        "settings": {"alpha": ALPHA, "delta": DELTA, "seed": audit.seed, "device": audit.device},
         "rows": [_row(result) for result in audit.results],
         "claims": [asdict(claim) for claim in audit.claims],
         "surprises": audit.surprises,

@@ -23,12 +23,14 @@ class KernelAudit:
         claims: What they show together.
         seed: Of every row's keys.
         seconds: How long the run took.
+        device: Where the ops ran.
     """
 
     results: tuple[RowResult, ...]
     claims: tuple[Claim, ...]
     seed: int
     seconds: float
+    device: str = "cpu"
 
     @property
     def surprises(self) -> list[str]:

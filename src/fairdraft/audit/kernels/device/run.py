@@ -24,7 +24,7 @@ from fairdraft.audit.kernels.result import RowResult, first_key, measured_accept
 from fairdraft.audit.kernels.run import KernelAudit
 from fairdraft.audit.kernels.trials import trace_texts
 from fairdraft.audit.processes import Progress, completed, num_processors
-from fairdraft.noise import Stream
+from fairdraft.noise import Stream, request_key
 from fairdraft.ops import DeviceAddress
 
 __all__ = ["address_claim", "regression_claim", "run_on_device"]
@@ -32,6 +32,7 @@ __all__ = ["address_claim", "regression_claim", "run_on_device"]
 #: limit of the public test of 65,536 samples
 PUBLIC_TV = 0.008
 MAX_JOBS = 12
+_BITS = {"key": 62, "position": 32, "anchor": 32, "node": 16, "sample": 16}
 
 
 def run_on_device(
@@ -77,8 +78,10 @@ def run_on_device(
     claims += claims_of(results)
     if has_streams:
         names = ("ours", "salted", "coupled")
-        claims += [stream_claim(check_streams(name, where)) for name in names]
-    return KernelAudit(tuple(results), tuple(claims), seed, time.perf_counter() - begin)
+        key = request_key(seed)
+        claims += [stream_claim(check_streams(name, where, key=key)) for name in names]
+    seconds = time.perf_counter() - begin
+    return KernelAudit(tuple(results), tuple(claims), seed, seconds, device)
 
 
 def carry_out(row: DeviceRow, seed: int, device: torch.device) -> RowResult:
@@ -121,9 +124,6 @@ def address_claim(device: torch.device, count: int = 240) -> Claim:
     )
 
 
-_BITS = {"key": 62, "position": 32, "anchor": 32, "node": 16, "sample": 16}
-
-
 def regression_claim(results: Sequence[RowResult]) -> Claim | None:
     """The public regression test: its limit parts the layouts."""
     named = {r.row.layout: r for r in results if r.row.name.startswith("regression ")}
@@ -140,7 +140,7 @@ def regression_claim(results: Sequence[RowResult]) -> Claim | None:
 
 
 def _compile_ahead(rows: Sequence[DeviceRow], device: str, jobs: int) -> None:
-    """Fills Triton's cache from several processes; what fails here fails again in the open."""
+    """Fills Triton's cache from several processes; what fails here fails again in its row."""
     chosen = {row.kernels: row for row in rows}
     calls = [(row, device) for row in chosen.values()]
     for _ in completed(compile_row, calls, min(jobs, len(calls))):

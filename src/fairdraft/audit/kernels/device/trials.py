@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairdraft.audit.device_layouts import host_twin, planted
-from fairdraft.audit.kernels.device.decoder import Decoder
+from fairdraft.audit.kernels.device.decoder import Decoded, Decoder
 from fairdraft.audit.kernels.device.rows import DeviceRow
 from fairdraft.audit.kernels.result import Replay
 from fairdraft.audit.kernels.trials import Trials
@@ -70,18 +70,23 @@ def run_row(row: DeviceRow, key: int, device: torch.device) -> tuple[Trials, Rep
             num_faults += decoded.num_faults
             # of the run itself: another call of few texts would have kernels of its own
             head = head or [decoded.columns[:NUM_REPLAYED], decoded.is_accepted[:NUM_REPLAYED]]
+    wanted = decode_on_host(row, decoder, len(head[0]))
     if num_faults:
         raise InvalidSubject(f"{row.name}: {int(num_faults)} rows could not be sampled or tested")
     found = counts.cpu().numpy()
     trials = Trials(found[:-1], int(num_accepted), int(found[-1]))
-    return trials, _replayed(row, decoder, *(part.cpu() for part in head))
+    return trials, _compared(row, [part.cpu() for part in head], wanted)
 
 
-def _replayed(row: DeviceRow, decoder: Decoder, columns: Tensor, is_accepted: Tensor) -> Replay:
-    """Decodes the first texts by the host's ops, under the same layout."""
+def decode_on_host(row: DeviceRow, decoder: Decoder, count: int) -> Decoded:
+    """The first texts by the host's ops, under the same layout."""
     host = replace(decoder, device=torch.device("cpu"), impl="auto")
     with host_twin(row.layout):
-        wanted = host.decode(0, len(columns))
+        return host.decode(0, count)
+
+
+def _compared(row: DeviceRow, head: list[Tensor], wanted: Decoded) -> Replay:
+    columns, is_accepted = head
     is_other = (columns != wanted.columns).any(1) | (is_accepted != wanted.is_accepted)
     allowed = MAX_TIES if row.call.arithmetic == "fast" else 0
     return Replay(len(columns), int(is_other.sum()), allowed)
@@ -95,9 +100,17 @@ def _cells(columns: Tensor, size: int) -> Tensor:
     return torch.where((columns < 0).any(1), size ** columns.shape[1], cells)
 
 
-def compile_row(row: DeviceRow, device: str) -> None:
-    """Compiles what a row needs, and leaves it in Triton's cache for other processes."""
+def compile_row(row: DeviceRow, device: str) -> str | None:
+    """Compiles what a row needs and leaves it in Triton's cache for other processes.
+
+    Returns:
+        What went wrong, or None. The row itself then says so in the open.
+    """
     where = torch.device(device)
-    with planted(row.layout):
-        count = min(chunk_of(row), row.experiment.num_trials)
-        decoder_of(row, 0, where).decode(0, count).columns.cpu()
+    count = min(chunk_of(row), row.experiment.num_trials)
+    try:
+        with planted(row.layout):
+            decoder_of(row, 0, where).decode(0, count).columns.cpu()
+    except Exception as error:
+        return f"{row.name}: {error}"
+    return None
