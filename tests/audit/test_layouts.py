@@ -215,6 +215,11 @@ def test_several_rounds_are_clean_where_nothing_is_dropped() -> None:
     assert played(layouts.salted, rounds=4)[0].collisions
 
 
+def test_a_test_from_the_key_word_needs_a_derived_key() -> None:
+    with pytest.raises(ValueError, match="accept_from_key reads the block"):
+        layouts.salted(accept_from_key=True, derives_keys=False)
+
+
 def test_the_derivation_of_a_key_is_a_draw() -> None:
     """One round of `salted` is clean; a test that reads a key's block meets its derivation."""
     trace, _ = played(layouts.salted, accept_from_key=True)
