@@ -145,6 +145,14 @@ def test_a_run_comes_to_what_is_expected(on_host, monkeypatch) -> None:
     assert found["rows"][0]["replay"] == {"num_texts": 16, "num_unlike": 0, "num_allowed": 1}
 
 
+def test_a_wide_planted_row_is_judged_without_a_warning(on_host) -> None:
+    """Some laws of the tiled race leave tokens out, and some tokens are never seen."""
+    row = small("wide coupled", 6_144)
+    counted, _ = trials.run_row(row, 0, CPU)
+    with np.errstate(invalid="raise"):
+        assert np.isfinite(judge(row.experiment, counted).log10_e)
+
+
 def test_texts_unlike_the_host_are_a_surprise(on_host) -> None:
     result = run.carry_out(small("large token ours", 2_000), 0, CPU)
     assert result.surprises == ()

@@ -187,5 +187,7 @@ def _log_evidence(counts: np.ndarray, law: np.ndarray, alternative: np.ndarray) 
     with np.errstate(divide="ignore"):
         factors = np.log(1.0 - STAKES[:, None] + STAKES[:, None] * odds)
     seen = counts[possible]
-    logs = np.where(seen > 0, seen * factors, 0.0).sum(axis=1)
+    # a token that the bug never emits counts against it only once it is seen
+    with np.errstate(invalid="ignore"):
+        logs = np.where(seen > 0, seen * factors, 0.0).sum(axis=1)
     return log_mean_exp(np.maximum(logs, -1e300))
