@@ -10,7 +10,7 @@ import torch
 
 from fairdraft import ops
 from fairdraft.noise import Trace
-from fairdraft.ops import Impl
+from fairdraft.ops import Impl, verify
 from fairdraft.ops.chain_inputs import ChainInputs
 from fairdraft.ops.cpu.verify import draft_rows, mask_forbidden
 from fairdraft.ops.flat_rows import FlatRows
@@ -32,7 +32,8 @@ COUNT = 12
 def test_flat_rows_give_the_tokens_of_padded_ones(
     offsets: Offsets, is_shifted: bool, num_spare: int, kind: str, rule: Rule, impl: Impl
 ) -> None:
-    call = random_call(COUNT, 4, 600, kind, seed=3) | {"impl": impl, "rule": rule}
+    call: dict[str, Any] = random_call(COUNT, 4, 600, kind, seed=3)
+    call |= {"impl": impl, "rule": rule}
     padded = ops.verify_chain(**call, return_weights=True)
     flat = flattened(call, offsets, is_shifted=is_shifted, num_spare=num_spare)
     got = ops.verify_chain(**flat, return_weights=True)
@@ -72,7 +73,8 @@ def test_slots_are_read_where_they_are(impl: Impl, is_flat: bool) -> None:
     cache = torch.full((30, 3, 70), torch.nan)
     cache[slots] = call["draft_logits"]
     flat = flattened(call, "cu_num_logits") if is_flat else call
-    got = ops.verify_chain(**flat | {"draft_logits": cache, "idx_mapping": slots})
+    slotted: dict[str, Any] = flat | {"draft_logits": cache, "idx_mapping": slots}
+    got = ops.verify_chain(**slotted)
     assert torch.equal(got.token_ids, expected.token_ids)
     assert torch.equal(got.margin, expected.margin)
 
@@ -80,14 +82,13 @@ def test_slots_are_read_where_they_are(impl: Impl, is_flat: bool) -> None:
 def test_logits_are_views_of_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of the CPU read the caller's memory, unless a forbidden draft is masked."""
     seen: list[ChainInputs] = []
-    own = ops.verify.__globals__ if hasattr(ops.verify, "__globals__") else vars(ops.verify)
-    original = own["_chain_inputs"]
+    original = verify._chain_inputs
 
     def watched(*args: Any) -> ChainInputs:
         seen.append(original(*args))
         return seen[-1]
 
-    monkeypatch.setitem(own, "_chain_inputs", watched)
+    monkeypatch.setattr(verify, "_chain_inputs", watched)
     call: dict[str, Any] = random_call(COUNT, 3, 70, "dense", seed=6) | {"forbidden": None}
     flat = flattened(call, "cu_num_logits")
     flat["draft_token_ids"].clamp_(0, 69)

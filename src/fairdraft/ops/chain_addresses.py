@@ -45,10 +45,10 @@ def chain_addresses(
             np.where(is_plain[:, None], 0, nodes),
         )
     # one call names everything: on a few rows calls cost more than what they compute
-    at = noise.address(
+    named = noise.address(
         streams, key=keys, position=positions, anchor=anchors, node=nodes, sample=sample
     )
-    key, counter = at.key.reshape(count, -1), at.counter.reshape(count, -1, 4)
+    key, counter = named.key.reshape(count, -1), named.counter.reshape(count, -1, 4)
     return (
         _joined(key[:, :depth], counter[:, :depth]),
         _joined(key[:, depth:], counter[:, depth:]),
