@@ -1,4 +1,4 @@
-"""What needs no GPU of `bench/gpu_ops.py`: its check, its table, its picture and its page."""
+"""What needs no GPU of `bench/gpu_ops.py` and `bench/gpu_host.py`: checks, figures and pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ RESULTS = ROOT / "bench" / "results" / "gpu_ops.json"
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    return {name: importlib.import_module(name) for name in ("gpu_cases", "gpu_check", "gpu_page")}
+    names = ("gpu_cases", "gpu_check", "gpu_page", "gpu_host")
+    return {name: importlib.import_module(name) for name in names}
 
 
 def made_up(cases: Any) -> dict[str, Any]:
@@ -100,3 +101,30 @@ def test_check_forgives_fast_arithmetic_near_ties_alone(
     else:
         with pytest.raises(check.CheckError, match=r"fast: rows \[1\]"):
             check.compare("fast", got, wanted, may_tie=True)
+
+
+def test_cost_of_checks_is_what_they_add_to_a_call_of_the_same_round(
+    bench: dict[str, ModuleType],
+) -> None:
+    samples = {
+        "sample/call/checked": [60.0, 90.0, 62.0],
+        "sample/call/unchecked": [57.0, 87.0, 58.0],
+        "sample/prepare/checked": [20.0, 50.0, 21.0],
+        "sample/prepare/unchecked": [17.0, 47.0, 17.0],
+    }
+    figures = bench["gpu_host"].figures(samples)["sample"]
+    assert figures["call"] == 62.0 and figures["checks"] == 3.0
+    assert figures["share_of_checks"] == round(3 / 62, 4)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it would be measured")
+def test_host_cost_is_not_measured_without_a_gpu(
+    bench: dict[str, ModuleType],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gpu_host.py"])
+    with pytest.raises(SystemExit):
+        bench["gpu_host"].main()
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document["error"] == "there is no GPU" and not document["is_correct"]

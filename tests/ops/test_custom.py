@@ -169,10 +169,14 @@ def test_what_cannot_be_traced_is_refused(
         ops.sample(torch.zeros(3, 5), **call)
 
 
-def test_verdicts_with_weights_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_verification_that_are_not_traced_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     with pytest.raises(ValueError, match="return_weights cannot be traced"):
         ops.verify_chain(**verify_inputs(), return_weights=True)
+    with pytest.raises(ValueError, match="method cannot be traced"):
+        ops.verify_chain(**verify_inputs(), method="gumbel")
 
 
 def test_sparse_laws_reach_the_op_as_two_tensors() -> None:

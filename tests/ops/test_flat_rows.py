@@ -114,8 +114,9 @@ def test_a_trace_names_the_same_draws() -> None:
 def test_no_requests_and_no_drafts(impl: Impl) -> None:
     call: dict[str, Any] = {"draft_logits": None, "key": 1, "anchor": 2, "impl": impl}
     none = torch.empty(0, dtype=torch.int64)
-    got = ops.verify_chain(torch.empty(0, 9), none, cu_num_logits=[0], **call)
-    assert got.token_ids.shape == (0, 1)
+    for offsets in ({"cu_num_logits": [0]}, {"cu_num_draft_tokens": []}):
+        got = ops.verify_chain(torch.empty(0, 9), none, **call, **offsets)
+        assert got.token_ids.shape == (0, 1)
     logits = torch.randn(3, 9, generator=torch.Generator().manual_seed(0))
     got = ops.verify_chain(logits, none, cu_num_draft_tokens=[0, 0, 0], **call)
     padded = ops.verify_chain(logits[:, None], none.view(0)[:0].new_empty(3, 0), 0, **call)
@@ -142,6 +143,8 @@ BAD = [
     ({"cu_num_logits": [0.0, 3.0]}, r"cu_num_logits is float64 of shape \(2,\); give integers"),
     ({"cu_num_logits": [[0, 3]]}, r"cu_num_logits is int64 of shape \(1, 2\); give integers"),
     ({"cu_num_logits": torch.tensor([0.5])}, "cu_num_logits is torch.float32 of shape"),
+    ({"cu_num_logits": torch.tensor([False])}, "cu_num_logits is torch.bool of shape"),
+    ({"cu_num_logits": []}, r"cu_num_logits is int64 of shape \(0,\); .* beginning with 0"),
     ({"cu_num_logits": torch.empty(0, dtype=torch.int32)}, r"beginning with 0"),
     ({"cu_num_draft_tokens": [2, 2, 3]}, "cu_num_logits and cu_num_draft_tokens are both given"),
     ({"num_draft_tokens": [2, 0, 1]}, "num_draft_tokens is given with offsets"),

@@ -150,6 +150,12 @@ def test_bad_calls_are_refused(change: dict[str, Any], message: str, impl: Impl)
         ops.logprobs(**call)
 
 
+def test_statistics_of_a_device_are_refused_on_the_host() -> None:
+    away = ops.TileStats(*(part.to("meta") for part in STATS.tensors()))
+    with pytest.raises(ValueError, match="stats are on meta, the logits on the host"):
+        ops.logprobs(torch.zeros(2, 600), IDS, stats=away)
+
+
 def test_ids_outside_the_vocabulary_are_refused_on_the_host() -> None:
     for bad in (9, -2):
         with pytest.raises(ValueError, match=f"token_ids has {bad}, outside a vocabulary of 9"):

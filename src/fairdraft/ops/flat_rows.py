@@ -12,6 +12,7 @@ from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fairdraft.ops import rows
@@ -110,12 +111,14 @@ def offsets_of(layout: Layout) -> Offsets:
         raise ValueError("cu_num_logits and cu_num_draft_tokens are both given; leave one out")
     counts_rows = layout.cu_num_logits is not None
     values = layout.cu_num_logits if counts_rows else layout.cu_num_draft_tokens
-    if not isinstance(values, Tensor):
+    if isinstance(values, Tensor):
+        is_integer = values.dtype in (torch.int32, torch.int64)
+    else:
         values = np.asarray(values)
+        # an empty list has no type of its own
+        values = values if values.size else values.astype(np.int64)
+        is_integer = values.dtype.kind in "iu"
     offsets = Offsets(values, counts_rows)
-    is_integer = (
-        not values.is_floating_point() if isinstance(values, Tensor) else values.dtype.kind in "iu"
-    )
     if values.ndim != 1 or not is_integer or len(values) < counts_rows:
         need = "[B + 1], beginning with 0" if counts_rows else "[B]"
         raise ValueError(

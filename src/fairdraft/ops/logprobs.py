@@ -209,6 +209,10 @@ def _known(stats: TileStats, count: int, vocab_size: int) -> Known:
         shape = tuple(getattr(stats, name).shape)
         if shape != need:
             raise ValueError(f"stats.{name} has shape {shape}, not {need}: those of these rows")
+    if not stats.row_sum.is_cpu:
+        raise ValueError(
+            f"stats are on {stats.row_sum.device}, the logits on the host: .cpu() them"
+        )
     row_sum = stats.row_sum.numpy().astype(np.float64)
     # greedy rows and rows with an error hold zeros
     is_known = row_sum > 0

@@ -45,7 +45,8 @@ class Verdict:
             `block` accepts by one test, whose margin all accepted drafts share.
         error: int64 [B], a `RowError` each; only rows that the walk read count.
         num_broken: How many sampled drafts had q = 0, a broken contract; they were rejected, and
-            the round's law is not the target's. On a GPU int64 [B], else one number.
+            the round's law is not the target's. On a GPU int64 [B], else one number (a
+            0-dimensional tensor in a compiled call).
         weights: DecisionWeights if asked for.
     """
 

@@ -74,8 +74,8 @@ def verify_chain(
             or it counts as broken.
         num_draft_tokens: int64 [B], 0..K present drafts of each row; None in a flat call, whose
             offsets say it.
-        draft_logits: [B, K, V] exactly as they were sampled, SparseLogits, or None: every draft
-            is a point mass.
+        draft_logits: [B, K, V] exactly as they were sampled ([D, V] if flat, [S, K, V] with
+            `idx_mapping`), SparseLogits, or None: every draft is a point mass.
         key, anchor, sample: Request key (uint64), index of the first undecided token and sample
             index, scalar or [B]: they name the noise.
         temperature: Scalar or [B]; below 1e-5 the row is greedy, whatever its drafts are.
@@ -129,7 +129,8 @@ def verify_chain(
     if torch.compiler.is_compiling():
         from fairdraft.ops.custom import traced_verify
 
-        refuse_traced(return_weights=return_weights, trace=trace, workspace=workspace)
+        other = None if method == "race" else method
+        refuse_traced(method=other, return_weights=return_weights, trace=trace, workspace=workspace)
         named: dict[str, Any] = {"rule": rule, "impl": impl, "arithmetic": arithmetic}
         return traced_verify(given, at, temperatures, marks, layout, draft_stats, **named)
     if rule not in ("token", "block"):

@@ -72,7 +72,8 @@ def flat_span(offsets_ptr, limits, b, K: tl.constexpr, MODE: tl.constexpr):
         first = before + b
         end = tl.load(offsets_ptr + b).to(tl.int64) + b + 1
     given = end - first - 1
-    is_possible = (given >= 0) & (given <= K) & (first >= 0) & (end <= num_rows)
+    # both in 0..N first: a difference of anything else may wrap into what looks right
+    is_possible = (first >= 0) & (end >= 0) & (end <= num_rows) & (given >= 0) & (given <= K)
     is_possible &= (b > 0) | (first == 0)
     if MODE[5] > 2:
         # drafts are laid out as rows, after an entry that is not theirs
