@@ -114,7 +114,8 @@ def test_a_trace_names_the_same_draws() -> None:
 def test_no_requests_and_no_drafts(impl: Impl) -> None:
     call: dict[str, Any] = {"draft_logits": None, "key": 1, "anchor": 2, "impl": impl}
     none = torch.empty(0, dtype=torch.int64)
-    for offsets in ({"cu_num_logits": [0]}, {"cu_num_draft_tokens": []}):
+    empty: list[dict[str, Any]] = [{"cu_num_logits": [0]}, {"cu_num_draft_tokens": []}]
+    for offsets in empty:
         got = ops.verify_chain(torch.empty(0, 9), none, **call, **offsets)
         assert got.token_ids.shape == (0, 1)
     logits = torch.randn(3, 9, generator=torch.Generator().manual_seed(0))

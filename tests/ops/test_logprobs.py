@@ -105,6 +105,22 @@ def test_greedy_rows_are_point_masses(impl: Impl) -> None:
 
 
 @pytest.mark.parametrize("impl", IMPLS)
+def test_rows_that_statistics_say_nothing_of_are_read(impl: Impl) -> None:
+    """Greedy rows and rows with an error have none on the host."""
+    logits, _ = rows_and_ids(1_025)
+    logits[3, 9] = torch.nan
+    call: dict[str, Any] = {"temperature": np.array([1.0, 0.0, 2.0, 1.0, 0.7]), "impl": impl}
+    drawn = ops.sample(logits, addresses(5), return_stats=True, **call)
+    call |= {"token_ids": drawn.token_ids, "top_n": 3}
+    got, want = ops.logprobs(logits, **call, stats=drawn.stats), ops.logprobs(logits, **call)
+    assert got.error.tolist() == [0, 0, 0, RowError.NAN, 0]
+    assert torch.equal(got.ranks, want.ranks) and torch.equal(got.top_ids, want.top_ids)
+    torch.testing.assert_close(
+        got.logprobs, want.logprobs, rtol=0, atol=STATS_ERROR, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("impl", IMPLS)
 def test_bad_rows_and_rows_without_a_token(impl: Impl) -> None:
     logits = torch.zeros(5, 600)
     logits[0, 3], logits[1, 4], logits[2] = torch.nan, torch.inf, -torch.inf

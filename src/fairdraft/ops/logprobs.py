@@ -100,7 +100,9 @@ def logprobs(
     else:
         measure = measure_reference
     found = Measured(*map(torch.from_numpy, measure(values, ids, temperatures, known)))
-    tile_max = None if known is None else torch.from_numpy(known.tile_max)
+    # a row that the statistics say nothing of has zeros for maxima
+    is_complete = known is not None and not np.isnan(known.log_total).any()
+    tile_max = torch.from_numpy(known.tile_max) if known is not None and is_complete else None
     top = top_of(torch.from_numpy(values), tile_max, found, torch.from_numpy(temperatures), top_n)
     return Logprobs(found.logprobs, found.ranks, *top, found.error)
 
