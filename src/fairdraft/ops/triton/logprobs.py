@@ -30,7 +30,7 @@ from fairdraft.ops.triton.sampling import check_logits, check_stats
 from fairdraft.ops.triton.workspace import Workspace, stats_buffers
 
 _FIXED_POINT = tl.constexpr(2.0**38)
-_NAN, _INF = tl.constexpr(float("nan")), tl.constexpr(float("inf"))
+_INF = tl.constexpr(float("inf"))
 #: tiles that are looked at together for logits above a token's
 _GROUP = tl.constexpr(8)
 _PARAMETER_ERROR = tl.constexpr(int(RowError.PARAMETER))
@@ -60,7 +60,9 @@ def logprobs_kernel(
     is_id = (token >= 0) & (token < vocab_size)
     error = call_error(error, True, (c == c) & (is_id | (token == -1)))
     row_top = row_max.to(tl.float64)
-    log_total = tl.full([], _NAN, tl.float64)
+    # a constant that is NaN never equals itself, which compilers check
+    log_total = tl.full([], _INF, tl.float64)
+    log_total = log_total - log_total
     logprob, rank = log_total, tl.full([], 0, tl.int64)
     if error == 0:
         if c > 0.0:

@@ -26,4 +26,5 @@ def checked_device(name: str) -> torch.device:
         )
     if find_spec("triton") is None:
         raise ValueError(f"device = {name!r} needs triton, which is not installed")
-    return torch.device(name)
+    # with its index, as tensors on it say
+    return torch.empty(0, device=name).device
