@@ -10,14 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairdraft.engine.logprobs import Logprob, gather_logprobs
+from fairdraft.engine.logprobs import LogprobsMode, gather_logprobs, reported, tempered
 from fairdraft.engine.request import FinishReason
 from fairdraft.engine.round import Round
 from fairdraft.engine.rows import RowTable
 from fairdraft.engine.stopping import first_stop
 
 
-def commit(rows: RowTable, result: Round, tokenizer: Any = None) -> list[int]:
+def commit(
+    rows: RowTable,
+    result: Round,
+    tokenizer: Any = None,
+    logprobs_mode: LogprobsMode = "raw_logprobs",
+) -> list[int]:
     """Writes what a round decided into the batch.
 
     A sequence ends at its first stop token or completed stop string, whatever else the block
@@ -27,6 +32,7 @@ def commit(rows: RowTable, result: Round, tokenizer: Any = None) -> list[int]:
         rows: The batch; changed in place.
         result: The round's tokens.
         tokenizer: Decodes the tokens of logprobs, or None.
+        logprobs_mode: Which values logprobs report.
 
     Returns:
         Rows that ended, ascending; their sequences carry the reason.
@@ -39,7 +45,7 @@ def commit(rows: RowTable, result: Round, tokenizer: Any = None) -> list[int]:
     _write_tokens(rows, result, kept)
     _write_counts(rows, result, kept)
     for row in np.flatnonzero(rows["num_logprobs"] >= 0):
-        _write_logprobs(rows, result, int(row), int(kept[row]), tokenizer)
+        _write_logprobs(rows, result, int(row), int(kept[row]), tokenizer, logprobs_mode)
     rows["last_anchor"][:] = rows["num_decided"]
     rows["num_decided"][:] += kept
 
@@ -65,8 +71,16 @@ def _push_text(
         num_shown = int(kept[row])
         if is_stopped[row] and not sequence.request.params.include_stop_str_in_output:
             num_shown -= 1
+        # as in vLLM, the first min_tokens tokens complete no stop string
+        num_early = rows["min_tokens"][row] - (
+            rows["num_decided"][row] - rows["prompt_length"][row]
+        )
         for index in range(num_shown):
-            stop = text.push(int(result.token_ids[row, index]), int(result.sources[row, index]))
+            stop = text.push(
+                int(result.token_ids[row, index]),
+                int(result.sources[row, index]),
+                may_stop=index >= num_early,
+            )
             if stop is not None:
                 sequence.finish_reason, sequence.stop_reason = FinishReason.STOP, stop
                 kept[row], is_stopped[row] = index + 1, False
@@ -97,21 +111,23 @@ def _write_counts(rows: RowTable, result: Round, kept: np.ndarray) -> None:
     rows["accepted"][:] += places < accepted[:, None]
 
 
-def _write_logprobs(rows: RowTable, result: Round, row: int, kept: int, tokenizer: Any) -> None:
+def _write_logprobs(
+    rows: RowTable, result: Round, row: int, kept: int, tokenizer: Any, mode: LogprobsMode
+) -> None:
     if not kept:
         return
     token_ids = torch.from_numpy(result.token_ids[row, :kept].copy())
     num_top = int(rows["num_logprobs"][row])
     logprobs = rows.sequences[row].logprobs
     assert logprobs is not None
-    logits = result.target_logits[row, :kept]
-    for entries in gather_logprobs(logits, token_ids.to(logits.device), num_top):
-        logprobs.append(
-            {
-                token_id: Logprob(value, rank, tokenizer.decode([token_id]) if tokenizer else None)
-                for token_id, value, rank in entries
-            }
-        )
+    if mode.startswith("processed"):
+        logits = tempered(result.processed_logits[row, :kept], float(rows["temperature"][row]))
+    else:
+        logits = result.target_logits[row, :kept]
+    found = gather_logprobs(
+        logits, token_ids.to(logits.device), num_top, normalized=mode.endswith("logprobs")
+    )
+    logprobs += [reported(entries, tokenizer) for entries in found]
 
 
 def _note_end(rows: RowTable, result: Round, row: int, is_stopped: bool) -> None:

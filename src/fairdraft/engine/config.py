@@ -33,6 +33,9 @@ class SpeculativeConfig:
         prompt_lookup_max: Longest such suffix.
         check_vocabulary: False skips the comparison of the two tokenizers. The output stays
             exact; drafts of a foreign vocabulary are only rarely accepted.
+        process_draft_logits: Applies a request's processors (penalties, bias, masks) to the draft's
+            logits as well, as filters always are: more drafts stand, at the cost of processing
+            each. The output's law is the same. Not in vLLM.
     """
 
     method: str | None = None
@@ -44,6 +47,7 @@ class SpeculativeConfig:
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
     check_vocabulary: bool = True
+    process_draft_logits: bool = False
 
     def __post_init__(self) -> None:
         if self.method is None:

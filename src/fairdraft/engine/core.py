@@ -10,6 +10,7 @@ from fairdraft.engine.commit import commit
 from fairdraft.engine.detokenize import Detokenizer
 from fairdraft.engine.graph_runner import GraphRunner, can_replay
 from fairdraft.engine.interrupts import held_interrupts
+from fairdraft.engine.logprobs import LogprobsMode
 from fairdraft.engine.observation import Observer
 from fairdraft.engine.request import Clock, Request, Sequence
 from fairdraft.engine.round import RoundRunner
@@ -31,6 +32,7 @@ class Engine:
         speculator: What proposes drafts, or None for plain decoding.
         rule: Verification rule.
         impl: Implementation of the ops.
+        logprobs_mode: Which values are reported.
         requests: Requests that have not ended, by id.
     """
 
@@ -45,16 +47,26 @@ class Engine:
         impl: Impl = "auto",
         trace: Trace | None = None,
         enforce_eager: bool = False,
+        process_draft_logits: bool = False,
+        logprobs_mode: LogprobsMode = "raw_logprobs",
     ) -> None:
         self.target = target
         self.speculator = speculator
         self.rule: Rule = rule
         self.impl: Impl = impl
         self.requests: dict[str, Request] = {}
+        self.logprobs_mode: LogprobsMode = logprobs_mode
         runner = RoundRunner
         if not enforce_eager and can_replay(target.device, impl, trace):
             runner = GraphRunner
-        self._runner = runner(target, speculator, rule=rule, impl=impl, trace=trace)
+        self._runner = runner(
+            target,
+            speculator,
+            rule=rule,
+            impl=impl,
+            trace=trace,
+            process_draft_logits=process_draft_logits,
+        )
         num_drafts = speculator.num_speculative_tokens if speculator is not None else 0
         rows = RowTable(max_num_seqs, num_drafts, max_model_len)
         self._scheduler = Scheduler(rows, self._runner)
@@ -111,7 +123,7 @@ class Engine:
             # up to here a round may be broken off: nothing is decided, and it is redone
             result = self._runner.run(rows)
             with held_interrupts():
-                ended = commit(rows, result, self.target.tokenizer)
+                ended = commit(rows, result, self.target.tokenizer, self.logprobs_mode)
                 return self._retire(self._scheduler.remove(ended)) if ended else []
 
     def preempt(self, request_id: str) -> None:

@@ -29,7 +29,7 @@ def can_replay(device: torch.device, impl: Impl, trace: Trace | None) -> bool:
 
 
 class GraphRunner(RoundRunner):
-    """Runs what it can as graphs, and the rest (filters, observers, laws of others) eagerly.
+    """Runs what it can as graphs, and the rest (filters, processors, observers) eagerly.
 
     The tokens are those of eager rounds, up to how the device rounds a batch of another size. A
     graph drafts and verifies in one replay, whose time is counted as the target's.
@@ -71,7 +71,8 @@ class GraphRunner(RoundRunner):
         return result
 
     def _is_eager(self, rows: RowTable) -> bool:
-        return self.observer is not None or bool(rows["is_filtered"].any())
+        needs_host = rows["is_filtered"] | rows["is_processed"]
+        return self.observer is not None or bool(needs_host.any())
 
     def _count(self, begin: float) -> None:
         seconds = time.perf_counter() - begin
@@ -134,6 +135,7 @@ class GraphRunner(RoundRunner):
             num_accepted_tokens=accepted,
             num_emitted_tokens=emitted,
             target_logits=graph.target_logits[:num_rows],
+            processed_logits=graph.target_logits[:num_rows],
             errors=errors,
         )
 

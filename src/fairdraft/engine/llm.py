@@ -13,8 +13,10 @@ from transformers import PreTrainedModel
 from fairdraft.engine.checks import check_integer
 from fairdraft.engine.config import SpeculativeConfig
 from fairdraft.engine.core import Engine
+from fairdraft.engine.logprobs import LogprobsMode, check_logprobs_mode
 from fairdraft.engine.output import GenerationInterrupted, RequestOutput
 from fairdraft.engine.params import SamplingParams
+from fairdraft.engine.processing.plan import compile_plan
 from fairdraft.engine.progress import TokenCounter
 from fairdraft.engine.prompts import Prompt, match_params, read_prompt, split_prompts
 from fairdraft.engine.request import Request
@@ -51,6 +53,9 @@ class LLM:
         impl: Implementation of the ops, honored or refused.
         trace: Records every draw; see `fairdraft.noise.Trace`.
         enforce_eager: On CUDA, runs rounds as they are written instead of replaying graphs of them.
+        logprobs_mode: What logprobs report: "raw_logprobs" of the target's own logits,
+            "processed_logprobs" of the law that was sampled (after processors, temperature and
+            filters), or "raw_logits" and "processed_logits" themselves; as in vLLM.
 
     Raises:
         ValueError: If a model, key or option cannot be used; the message says why.
@@ -75,6 +80,7 @@ class LLM:
         impl: Impl = "auto",
         trace: Trace | None = None,
         enforce_eager: bool = False,
+        logprobs_mode: LogprobsMode = "raw_logprobs",
     ) -> None:
         if check_integer("max_num_seqs", max_num_seqs) < 1:
             raise ValueError(f"max_num_seqs={max_num_seqs!r}: must be at least 1")
@@ -83,6 +89,7 @@ class LLM:
             raise ValueError(
                 "impl='triton' and trace: a trace is kept by the host's ops; use 'auto'"
             )
+        check_logprobs_mode(logprobs_mode)
         config = speculative_config
         if config is not None and not isinstance(config, SpeculativeConfig):
             config = SpeculativeConfig.from_dict(config)
@@ -99,6 +106,8 @@ class LLM:
             impl=impl,
             trace=trace,
             enforce_eager=enforce_eager,
+            process_draft_logits=config is not None and config.process_draft_logits,
+            logprobs_mode=logprobs_mode,
         )
         self._ids = itertools.count()
 
@@ -158,8 +167,8 @@ class LLM:
             GenerationInterrupted: On Ctrl-C; a KeyboardInterrupt that carries what was there.
 
         Distribution:
-            Each sample follows the target's law under its temperature and filters, exactly given
-            the logits that were computed.
+            Each sample follows the target's law under its processors, temperature and filters,
+            exactly given the logits that were computed.
         """
         requests = self._prepare(prompts, sampling_params, is_streamed=False)
         try:
@@ -227,7 +236,9 @@ class LLM:
             where = f"prompts[{index}]"
             text, token_ids = read_prompt(item, where, self.target, self.max_model_len)
             self._check_params(chosen, where)
-            requests.append(self._new_request(text, token_ids, chosen, is_streamed))
+            request = self._new_request(text, token_ids, chosen, is_streamed)
+            request.plan = compile_plan(chosen, self.target, where)
+            requests.append(request)
         _refuse_shared_keys(requests)
         return requests
 

@@ -17,7 +17,7 @@ class CompletionOutput:
         token_ids: Emitted ids; the token that stopped the sequence is the last one.
         token_sources: For each token "draft" (accepted), "residual" (replaced a rejected draft),
             "bonus" (after the last draft) or "target" (a round without drafts).
-        logprobs: For each token {token_id: Logprob} of the raw logits, or None.
+        logprobs: For each token {token_id: Logprob}, or None; see `LLM(logprobs_mode=)`.
         cumulative_logprob: Sum of the emitted tokens' logprobs so far, or None.
         finish_reason: "stop", "length", "error", "abort", or None while it runs.
         stop_reason: The stop string or the stop token id that ended it; None for the model's own
@@ -111,6 +111,8 @@ class RequestOutput:
         noise_key: 16 hex digits; `SamplingParams(noise_key=...)` replays the response.
         metrics: Counts and times; in events only in the last one.
         error: The message of a request that failed, or None.
+        prompt_logprobs: For each token of the prompt {token_id: Logprob} of the raw logits, None
+            for the first; None if not asked for.
     """
 
     request_id: str
@@ -121,6 +123,7 @@ class RequestOutput:
     noise_key: str
     metrics: RequestMetrics | None = None
     error: str | None = None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
 
 
 class GenerationInterrupted(KeyboardInterrupt):

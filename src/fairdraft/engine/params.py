@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fairdraft.engine.checks import check_integer, check_number
+from fairdraft.engine.processing.checks import check_processing
 from fairdraft.noise import parse_noise_key
 from fairdraft.ops.arithmetic import MAX_TEMPERATURE
 
@@ -15,6 +17,9 @@ MAX_SAMPLES = 1 << 16
 @dataclass(frozen=True)
 class SamplingParams:
     """How the tokens of one request are drawn and where they stop; vLLM's names and defaults.
+
+    Every parameter gives the same law with speculation as without: each row is processed with the
+    prompt, the output and the drafts before it. `engine.processing.order` states the order.
 
     Attributes:
         n: Samples drawn for the prompt, 1 to 65,536. They share the key and differ by its sample
@@ -32,9 +37,26 @@ class SamplingParams:
         ignore_eos: Go on after the model's end of sequence; `stop_token_ids` still stop.
         include_stop_str_in_output: Keep the stop string (or the text of the stop token).
         logprobs: None, or how many most probable tokens to report beside each emitted one.
-            Values are of the raw logits, before temperature and filters, as in vLLM.
+            `LLM(logprobs_mode=)` says of which logits.
         num_speculative_tokens: Most drafts a round for this request; None for the engine's own
             number, 0 for no speculation. Not in vLLM.
+        prompt_logprobs: None, or how many most probable tokens to report beside each token of the
+            prompt but the first; always of the raw logits.
+        presence_penalty: -2 to 2, subtracted from logits of tokens in the output; 0 is off.
+        frequency_penalty: -2 to 2, subtracted once for each time the token is in the output.
+        repetition_penalty: Above 0. Logits of tokens in prompt or output are divided by it if they
+            are positive and multiplied otherwise; 1 is off.
+        logit_bias: Token id to a number that is added to its logit.
+        allowed_token_ids: The only tokens that may come; None allows all.
+        bad_words: Words that may not come up in the output, with a space before them or without.
+        bad_words_ids: Token sequences that may not come up; as in Hugging Face they may begin in
+            the prompt. Not in vLLM.
+        no_repeat_ngram_size: No n-gram of this many tokens comes twice in prompt and output, as in
+            Hugging Face; 0 is off. Not in vLLM.
+        min_tokens: Tokens before the model's end of sequence or one of `stop_token_ids` may come,
+            `ignore_eos` or not, and before a stop string ends the text.
+        logits_processors: Custom processors, called as processor(input_ids, scores); see
+            `engine.processing.custom`.
 
     Raises:
         ValueError: If a value is out of range; the message names it and the way out.
@@ -54,12 +76,24 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     logprobs: int | None = None
     num_speculative_tokens: int | None = None
+    prompt_logprobs: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] | None = None
+    bad_words_ids: Sequence[Sequence[int]] | None = None
+    no_repeat_ngram_size: int = 0
+    min_tokens: int = 0
+    logits_processors: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
         self._check_law()
         self._check_noise()
         self._check_lengths()
         self._check_stops()
+        check_processing(self)
 
     def _check_law(self) -> None:
         temperature = check_number("temperature", self.temperature)
@@ -100,10 +134,12 @@ class SamplingParams:
                 f"max_tokens={self.max_tokens!r}: must be at least 1, or None for as many as the "
                 "context holds"
             )
-        if self.logprobs is not None and check_integer("logprobs", self.logprobs) < 0:
-            raise ValueError(
-                f"logprobs={self.logprobs!r}: must be at least 0 (only the emitted token), or None"
-            )
+        for name, kind in (("logprobs", "emitted"), ("prompt_logprobs", "prompt's")):
+            value = getattr(self, name)
+            if value is not None and check_integer(name, value) < 0:
+                raise ValueError(
+                    f"{name}={value!r}: must be at least 0 (only the {kind} token), or None"
+                )
         k = self.num_speculative_tokens
         if k is not None and check_integer("num_speculative_tokens", k) < 0:
             raise ValueError(f"num_speculative_tokens={k!r}: must be at least 0 (no speculation)")
@@ -127,3 +163,19 @@ class SamplingParams:
     def has_filter(self) -> bool:
         """Whether top-k, top-p or min-p drops anything."""
         return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+
+    @property
+    def has_processing(self) -> bool:
+        """Whether anything but temperature and filters changes the rows."""
+        return bool(
+            self.presence_penalty
+            or self.frequency_penalty
+            or self.repetition_penalty != 1.0
+            or self.logit_bias
+            or self.allowed_token_ids is not None
+            or self.bad_words
+            or self.bad_words_ids
+            or self.no_repeat_ngram_size
+            or self.min_tokens
+            or self.logits_processors
+        )

@@ -14,6 +14,7 @@ import numpy as np
 from fairdraft.engine.logprobs import Logprob
 from fairdraft.engine.output import CompletionOutput, RequestMetrics, RequestOutput
 from fairdraft.engine.params import SamplingParams
+from fairdraft.engine.processing.plan import ProcessingPlan
 from fairdraft.engine.stopping import SequenceText
 from fairdraft.noise import Stream, format_noise_key
 
@@ -103,11 +104,13 @@ class Request:
         params: How to sample.
         key: 64-bit noise key, kept through preemption.
         stop_ids: Every id that ends a sequence.
+        plan: What processes its rows, or None.
         is_streamed: Whether text is needed round by round.
         sequences: One a sample.
         num_unfinished: Sequences still to end.
         error: What went wrong, or None.
         num_preemptions: How often rows of it were dropped.
+        prompt_logprobs: Of each token of the prompt, once they are computed, if asked for.
     """
 
     request_id: str
@@ -116,11 +119,13 @@ class Request:
     params: SamplingParams
     key: int
     stop_ids: tuple[int, ...] = ()
+    plan: ProcessingPlan | None = None
     is_streamed: bool = False
     sequences: list[Sequence] = field(default_factory=list)
     num_unfinished: int = 0
     error: str | None = None
     num_preemptions: int = 0
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     began: Clock | None = None
     began_at: float = 0.0
     metrics: RequestMetrics | None = None
@@ -169,6 +174,7 @@ class Request:
             noise_key=format_noise_key(self.key),
             metrics=self.metrics,
             error=self.error,
+            prompt_logprobs=self.prompt_logprobs,
         )
 
 

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from fairdraft import ops
 from fairdraft.engine.observation import Observation, Observer
+from fairdraft.engine.processing.draft import DraftProcessing
+from fairdraft.engine.processing.target import process_target
+from fairdraft.engine.prompt_logprobs import score_prompts
 from fairdraft.engine.request import Clock
 from fairdraft.engine.rows import RowTable
 from fairdraft.models import CausalLM
@@ -37,7 +40,8 @@ class Round:
         num_draft_tokens: Drafts present [B].
         num_accepted_tokens: Drafts that stood [B].
         num_emitted_tokens: Tokens emitted [B].
-        target_logits: The target's raw logits [B, K + 1, V].
+        target_logits: The target's raw logits [B, K + 1, V]; rows that are processed may be too.
+        processed_logits: What was verified, after processors and filters [B, K + 1, V].
         errors: Row to message, for rows that fail.
     """
 
@@ -47,6 +51,7 @@ class Round:
     num_accepted_tokens: np.ndarray
     num_emitted_tokens: np.ndarray
     target_logits: Tensor
+    processed_logits: Tensor
     errors: dict[int, str]
 
 
@@ -67,12 +72,14 @@ class RoundRunner:
         rule: Rule = "token",
         impl: Impl = "auto",
         trace: Trace | None = None,
+        process_draft_logits: bool = False,
     ) -> None:
         self.target = target
         self.speculator = speculator
         self.rule: Rule = rule
         self.impl: Impl = impl
         self.trace = trace
+        self.process_draft_logits = process_draft_logits
         self.observer: Observer | None = None
         # a trace needs what was raced, and is kept on the host
         is_on_device = impl in ("auto", "triton") and trace is None
@@ -138,6 +145,8 @@ class RoundRunner:
             rows.token_ids[row, : rows.records["num_decided"][row] - 1].tolist()
             for row in range(first_row, rows.num_rows)
         ]
+        for row in score_prompts(self.target, self.cache, rows, first_row):
+            texts[row - first_row] = []
         if any(texts):
             self.target.prefill(texts, self.cache, first_row=first_row)
         clock = self.clock
@@ -161,6 +170,7 @@ class RoundRunner:
             trace=self.trace,
             device=self.device,
             workspace=self._workspace,
+            process=DraftProcessing(rows) if self.process_draft_logits else None,
         )
         proposal = speculator.propose(
             DraftState(rows.token_ids[: rows.num_rows], anchor, limits, sampler)
@@ -190,7 +200,8 @@ class RoundRunner:
         return logits[..., : self.target.vocab_size].to(self.device)
 
     def _verify(self, rows: RowTable, proposal: Proposal, logits: Tensor) -> Round:
-        target_logits = self._filter(rows, logits)
+        processed = process_target(rows, proposal, logits, keep_raw=self.observer is not None)
+        target_logits = self._filter(rows, processed.logits)
         verdict = ops.verify_chain(
             target_logits,
             proposal.token_ids.to(self.device),
@@ -210,6 +221,7 @@ class RoundRunner:
         accepted = verdict.num_accepted_tokens.numpy()
         emitted = verdict.num_emitted_tokens.numpy()
         errors = self.target_errors(verdict.error.numpy())
+        errors |= processed.cut(accepted, emitted)
         for row, message in (proposal.errors or {}).items():
             errors[row] = message
             emitted[row] = accepted[row] = 0
@@ -222,6 +234,7 @@ class RoundRunner:
             num_accepted_tokens=accepted,
             num_emitted_tokens=emitted,
             target_logits=logits,
+            processed_logits=target_logits,
             errors=errors,
         )
 

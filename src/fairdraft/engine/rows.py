@@ -26,6 +26,8 @@ def record_dtype(num_speculative_tokens: int) -> np.dtype:
             ("top_p", np.float64),
             ("min_p", np.float64),
             ("is_filtered", np.bool_),
+            ("is_processed", np.bool_),
+            ("min_tokens", np.int64),
             ("num_logprobs", np.int64),
             ("has_text", np.bool_),
             ("num_speculative_tokens", np.int64),
@@ -168,6 +170,8 @@ class RowTable:
         record["min_p"] = params.min_p
         # a filter never drops the best token, so a greedy row needs none
         record["is_filtered"] = params.has_filter and not is_greedy
+        record["is_processed"] = request.plan is not None
+        record["min_tokens"] = params.min_tokens
         record["num_logprobs"] = -1 if params.logprobs is None else params.logprobs
         record["has_text"] = sequence.text is not None
         record["num_speculative_tokens"] = drafts

@@ -31,15 +31,20 @@ def first_stop(
     return np.where(is_stopped, hits.argmax(axis=1) + 1, num_tokens), is_stopped
 
 
-def find_stop(text: str, stops: Sequence[str]) -> tuple[int, int] | None:
+def find_stop(text: str, stops: Sequence[str], after: int = 0) -> tuple[int, int] | None:
     """Finds the stop string that completes first; of several that do, the longest.
+
+    Args:
+        text: Where to look.
+        stops: What for.
+        after: Characters in which none may complete, though one may begin there.
 
     Returns:
         Where it begins and ends, or None. The answer does not depend on token borders.
     """
     best: tuple[int, int] | None = None
     for stop in stops:
-        begin = text.find(stop)
+        begin = text.find(stop, max(0, after - len(stop) + 1))
         if begin < 0:
             continue
         end = begin + len(stop)
@@ -76,17 +81,21 @@ class SequenceText:
         self._include_stop = include_stop
         self._held: list[tuple[str, int]] = []
 
-    def push(self, token_id: int, source: int) -> str | None:
-        """Adds a token; returns the stop string that it completes, or None."""
+    def push(self, token_id: int, source: int, *, may_stop: bool = True) -> str | None:
+        """Adds a token; returns the stop string that it completes, or None.
+
+        With `may_stop=False` the token completes none, now or later.
+        """
         new = self._detokenizer.push(token_id)
         if not new:
             return None
         if not self._stops:
             self.released.append((new, source))
             return None
+        num_before = sum(len(piece) for piece, _ in self._held)
         self._held.append((new, source))
         text = "".join(piece for piece, _ in self._held)
-        found = find_stop(text, self._stops)
+        found = find_stop(text, self._stops, num_before) if may_stop else None
         if found is None:
             self._release(len(text) - held_length(text, self._stops))
             return None

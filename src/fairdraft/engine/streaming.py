@@ -46,6 +46,7 @@ class EventSource:
             noise_key=format_noise_key(request.key),
             metrics=request.metrics if self.is_closed else None,
             error=request.error,
+            prompt_logprobs=request.prompt_logprobs,
         )
 
     def _news(self, sequence: Sequence) -> CompletionOutput | None:

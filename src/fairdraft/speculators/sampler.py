@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -51,6 +52,8 @@ class SharedSampler:
         trace: Records every draw, or None.
         device: Where logits are sampled.
         workspace: Scratch of the kernels there, or None.
+        process: Called with logits [N, V], their rows [N] and what the round has drafted for these
+            so far [N, step - 1]; returns the logits to filter and draw from. None for no change.
     """
 
     key: np.ndarray
@@ -67,6 +70,7 @@ class SharedSampler:
     trace: Trace | None = None
     device: torch.device = torch.device("cpu")
     workspace: Workspace | None = None
+    process: Callable[[Tensor, np.ndarray, np.ndarray], Tensor] | None = None
 
     def draw(self, logits: Tensor, step: int, rows: np.ndarray, *, greedy: bool = False) -> Drawn:
         """Draws draft `step` of the given rows.
@@ -78,7 +82,7 @@ class SharedSampler:
             greedy: Takes the best token of every row; a point mass that uses no noise.
 
         Returns:
-            Drawn, whose logits are the filtered law.
+            Drawn, whose logits are the processed and filtered law.
 
         Noise:
             DRAFT at position anchor + step - 1, anchor, node step.
@@ -92,6 +96,8 @@ class SharedSampler:
             at, temperature = self._addresses[first : first + count], self.temperature
         else:
             at, temperature = self._addresses[first + rows], self.temperature[rows]
+        if self.process is not None:
+            logits = self.process(logits, rows, self._drawn[rows, : step - 1])
         if greedy:
             temperature = 0.0
         else:
@@ -105,11 +111,19 @@ class SharedSampler:
             trace=self.trace,
             workspace=self.workspace,
         )
-        return Drawn(drawn.token_ids.cpu(), logits, drawn.error.cpu())
+        token_ids = drawn.token_ids.cpu()
+        if self.process is not None:
+            self._drawn[rows, step - 1] = token_ids.numpy()
+        return Drawn(token_ids, logits, drawn.error.cpu())
 
     @cached_property
     def _has_filter(self) -> bool:
         return bool(self.filtered.any())
+
+    @cached_property
+    def _drawn(self) -> np.ndarray:
+        # the round's drafts so far, which the law of the next one is processed with
+        return np.full((len(self.anchor), self.num_steps), ops.PLACEHOLDER_TOKEN_ID)
 
     @cached_property
     def _addresses(self) -> noise.Address:

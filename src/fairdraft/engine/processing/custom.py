@@ -1,0 +1,99 @@
+"""Custom processors: functions of the path, called for each row that is read.
+
+Axes: R rows, L tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from fairdraft.ops.processors import DraftedPaths
+
+
+@runtime_checkable
+class LogitsProcessor(Protocol):
+    """A custom processor; called like one of Hugging Face, which may be passed as it is.
+
+    The result must follow from the arguments alone. A call is made for every row that may be read,
+    rows after drafts that are rejected later among them, so what a processor remembered between
+    calls would hold tokens that were never emitted.
+
+    A processor with an attribute `depends_on_history = False` is called once for all rows of a
+    round, with no tokens, [R, 0]. Without the attribute it is taken to depend on history.
+    """
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, /) -> Tensor:
+        """Changes the logits of rows.
+
+        Args:
+            input_ids: Prompt, output and the drafts before the row [1, L], int64.
+            scores: Logits, processed by everything before [1, V], float32; a copy.
+
+        Returns:
+            Logits of the same shape, -inf for what may not follow.
+        """
+        ...
+
+
+def depends_on_history(processor: Any) -> bool:
+    """Whether a processor must be called row by row, along the drafted path."""
+    return bool(getattr(processor, "depends_on_history", True))
+
+
+def name_of(processor: Any) -> str:
+    """What messages call a processor."""
+    return getattr(processor, "__name__", type(processor).__name__)
+
+
+def apply_custom(
+    logits: Tensor, paths: DraftedPaths, sequence: int, processors: tuple[Any, ...]
+) -> tuple[int, str] | None:
+    """Applies one request's custom processors in their order, in place.
+
+    Args:
+        logits: Floating point [B, R, V].
+        paths: Of the round.
+        sequence: Which of the paths.
+        processors: Of the request.
+
+    Returns:
+        None, or the first row that could not be processed and why: a processor raised, or its
+        result has another shape, NaN or +inf. Rows from it on are left half processed.
+    """
+    rows = logits[int(paths.index[sequence]), : int(paths.num_rows[sequence])]
+    limit, message = len(rows), ""
+    for processor in processors:
+        step = 1 if depends_on_history(processor) else max(limit, 1)
+        for row in range(0, limit, step):
+            if step == 1:
+                tokens = torch.from_numpy(paths.before(sequence, row)[None].copy())
+            else:
+                tokens = torch.zeros((limit, 0), dtype=torch.int64)
+            part = rows[row : row + step]
+            try:
+                result = processor(tokens.to(logits.device), part.clone())
+                failure = _failure(result, part)
+            except Exception as error:
+                result, failure = None, (0, f"{type(error).__name__}: {error}")
+            if failure is not None:
+                limit, message = row + failure[0], failure[1]
+                message = f"logits processor {name_of(processor)} failed: {message}"
+                break
+            rows[row : row + step] = result
+    return (limit, message) if message else None
+
+
+def _failure(result: Any, before: Tensor) -> tuple[int, str] | None:
+    if not isinstance(result, Tensor) or result.shape != before.shape:
+        shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+        return 0, f"it returned {shape} in place of {tuple(before.shape)}"
+    is_bad = torch.isnan(result) | torch.isposinf(result)
+    # what the model itself could not compute is the model's error
+    is_bad &= ~(torch.isnan(before) | torch.isposinf(before))
+    bad_rows = is_bad.any(dim=1).nonzero()
+    if len(bad_rows):
+        return int(bad_rows[0]), "it returned NaN or +inf"
+    return None

@@ -1,0 +1,59 @@
+"""The same processors on draft logits: q is then the processed law, closer to the target's.
+
+Verification is exact for any q, so this changes how many drafts stand and nothing else.
+Axes: N rows that draft, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft.engine.processing.order import process
+from fairdraft.engine.processing.target import plans_of
+from fairdraft.engine.rows import RowTable
+from fairdraft.ops.processors import DraftedPaths
+
+
+class DraftProcessing:
+    """Processes draft logits of one round, step by step; see `SharedSampler.process`."""
+
+    def __init__(self, rows: RowTable) -> None:
+        self._rows = rows
+
+    def __call__(self, logits: Tensor, at: np.ndarray, drafts: np.ndarray) -> Tensor:
+        """Processes the laws of the next draft.
+
+        Args:
+            logits: Over the target's vocabulary [N, V]; left alone.
+            at: Rows of the batch [N].
+            drafts: What the round has drafted for them so far [N, step - 1].
+
+        Returns:
+            float32 [N, V]. A row that would be left without a token comes back as it was: the
+            target's row there ends the request if the walk reaches it.
+        """
+        rows = self._rows
+        places = np.flatnonzero(rows["is_processed"][at])
+        if not len(places):
+            return logits
+        chosen = at[places]
+        paths = DraftedPaths.of_round(
+            rows.token_ids[chosen],
+            rows["prompt_length"][chosen],
+            rows["num_decided"][chosen],
+            drafts[places],
+            np.full(len(chosen), drafts.shape[1]),
+            vocab_size=logits.shape[-1],
+            index=places,
+        )
+        ends = paths.num_decided + drafts.shape[1]
+        paths = replace(paths, num_decided=ends, num_rows=np.ones_like(ends), width=1)
+        processed = logits.to(torch.float32, copy=True)
+        broken = process(processed[:, None], paths, plans_of(rows, chosen))
+        for c in broken:
+            processed[places[c]] = logits[places[c]]
+        return processed

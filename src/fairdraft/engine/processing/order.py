@@ -1,0 +1,109 @@
+"""The order in which a request's processors apply: the one place that says it.
+
+1. `structured_outputs`, `allowed_token_ids`: masks
+2. `logit_bias`
+3. `min_tokens`: a mask of the ends
+4. `repetition_penalty`, then `frequency_penalty` and `presence_penalty`
+5. `bad_words`, `bad_words_ids`, `no_repeat_ngram_size`: masks
+6. `logits_processors`, in the order they are given
+7. temperature, `top_k`, `top_p`, `min_p` (`fairdraft.ops.filter_logits`)
+
+Bias comes before the penalties and these before the temperature, as in vLLM and Hugging Face; a
+masked token stays masked whatever follows, so masks may stand anywhere before 6.
+
+Axes: B sequences, C of the paths, R rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft.engine.processing.custom import apply_custom
+from fairdraft.engine.processing.plan import ProcessingPlan
+from fairdraft.ops import processors
+from fairdraft.ops.processors import DraftedPaths
+
+#: a row that ends its request if it is reached: which one, and what to say
+Broken = tuple[int, str]
+
+
+def process(
+    logits: Tensor, paths: DraftedPaths, plans: Sequence[ProcessingPlan]
+) -> dict[int, Broken]:
+    """Processes the rows of C sequences, in place.
+
+    Args:
+        logits: float32 [B, R, V].
+        paths: Of C of the B sequences.
+        plans: What each of them asks for.
+
+    Returns:
+        For sequences (by index of the paths) with a row that cannot be sampled: the first such
+        row. Every token is masked there, or a custom processor failed.
+
+    Law:
+        Row r of sequence c becomes a function of the raw row and of the tokens before it alone.
+    """
+    for c, plan in enumerate(plans):
+        if plan.allowed_ids is not None:
+            processors.allow_only(logits, int(paths.index[c]), plan.allowed_ids)
+    _add_biases(logits, paths, plans)
+    least = _field(plans, "min_tokens")
+    processors.forbid_early_ends(logits, paths, least, [plan.end_ids for plan in plans])
+    processors.apply_penalties(
+        logits,
+        paths,
+        repetition=_field(plans, "repetition_penalty"),
+        presence=_field(plans, "presence_penalty"),
+        frequency=_field(plans, "frequency_penalty"),
+    )
+    processors.forbid_bad_words(logits, paths, [plan.bad_words for plan in plans])
+    processors.forbid_repeated_ngrams(logits, paths, _field(plans, "no_repeat_ngram_size"))
+    broken: dict[int, Broken] = {}
+    for c, plan in enumerate(plans):
+        if plan.processors:
+            failed = apply_custom(logits, paths, c, plan.processors)
+            if failed is not None:
+                broken[c] = failed
+    _find_dead_ends(logits, paths, plans, broken)
+    return broken
+
+
+def _field(plans: Sequence[ProcessingPlan], name: str) -> np.ndarray:
+    return np.array([getattr(plan.params, name) for plan in plans])
+
+
+def _add_biases(logits: Tensor, paths: DraftedPaths, plans: Sequence[ProcessingPlan]) -> None:
+    counts = [len(plan.bias_ids) for plan in plans]
+    if any(counts):
+        processors.add_bias(
+            logits,
+            np.repeat(paths.index, counts),
+            np.concatenate([plan.bias_ids for plan in plans]),
+            np.concatenate([plan.bias for plan in plans]),
+        )
+
+
+def _find_dead_ends(
+    logits: Tensor,
+    paths: DraftedPaths,
+    plans: Sequence[ProcessingPlan],
+    broken: dict[int, Broken],
+) -> None:
+    """Adds rows without a token left to `broken`; one read of the rows that a mask may empty."""
+    masked = [c for c, plan in enumerate(plans) if plan.mask_names]
+    if not masked:
+        return
+    index = torch.from_numpy(paths.index[masked]).to(logits.device)
+    is_empty = (logits[index].amax(dim=-1) == -torch.inf).cpu().numpy()
+    is_empty &= paths.is_read[masked]
+    for place in np.flatnonzero(is_empty.any(axis=1)).tolist():
+        c, row = masked[place], int(is_empty[place].argmax())
+        if c not in broken or row < broken[c][0]:
+            names = " and ".join(plans[c].mask_names)
+            count = int(paths.num_output[c, row])
+            broken[c] = row, f"no token is left after {count} output tokens; loosen {names}"

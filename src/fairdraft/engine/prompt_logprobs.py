@@ -1,0 +1,57 @@
+"""Log-probabilities of the prompt's tokens, from the target's own forward as it prefills.
+
+Axes: P tokens of the prompt, V the target's vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fairdraft.engine.logprobs import gather_logprobs, reported
+from fairdraft.engine.rows import RowTable
+from fairdraft.models import CausalLM
+
+#: logits computed at once
+_MAX_NUMBERS = 1 << 24
+
+
+def score_prompts(target: CausalLM, cache: object, rows: RowTable, first_row: int) -> list[int]:
+    """Prefills the rows whose request wants logprobs of its prompt and has none yet.
+
+    Args:
+        target: The model.
+        cache: Its cache; filled for these rows with all of the prompt but its last token.
+        rows: The batch.
+        first_row: First row to look at.
+
+    Returns:
+        The rows that are prefilled.
+    """
+    scored = []
+    for row in range(first_row, rows.num_rows):
+        request = rows.sequences[row].request
+        num_top = request.params.prompt_logprobs
+        if num_top is None or request.prompt_logprobs is not None:
+            continue
+        if rows.records["num_decided"][row] != len(request.prompt_token_ids):
+            continue
+        request.prompt_logprobs = _score(target, cache, row, request.prompt_token_ids, num_top)
+        scored.append(row)
+    return scored
+
+
+def _score(target: CausalLM, cache, row: int, token_ids: list[int], num_top: int) -> list:
+    found: list = [None]
+    step = max(1, _MAX_NUMBERS // target.padded_vocab_size)
+    for begin in range(0, len(token_ids) - 1, step):
+        end = min(begin + step, len(token_ids) - 1)
+        logits = target.forward(
+            torch.tensor([token_ids[begin:end]]),
+            torch.tensor([begin]),
+            cache,
+            first_row=row,
+        )[0, :, : target.vocab_size]
+        following = torch.tensor(token_ids[begin + 1 : end + 1], device=logits.device)
+        entries = gather_logprobs(logits, following, num_top)
+        found += [reported(position, target.tokenizer) for position in entries]
+    return found

@@ -1,0 +1,29 @@
+"""Processors of target rows along the drafted path; they use no noise and keep no state.
+
+All of them change logits [B, R, V] in place: row r of sequence b is the law after r drafts. A
+processor reads the decided tokens and the drafts before the row from `DraftedPaths`, anew in every
+round, so a rejected draft leaves no trace. They touch the few entries that they change, on
+whatever device the logits are. In which order a request's processors apply is written once, in
+`fairdraft.engine.processing.order`.
+
+Axes: B sequences, K drafts, R rows (K + 1), V vocabulary.
+"""
+
+from fairdraft.ops.processors.bad_words import forbid_bad_words
+from fairdraft.ops.processors.bias import add_bias
+from fairdraft.ops.processors.masks import allow_only, forbid
+from fairdraft.ops.processors.min_tokens import forbid_early_ends
+from fairdraft.ops.processors.ngram import forbid_repeated_ngrams
+from fairdraft.ops.processors.paths import DraftedPaths
+from fairdraft.ops.processors.penalties import apply_penalties
+
+__all__ = [
+    "DraftedPaths",
+    "add_bias",
+    "allow_only",
+    "apply_penalties",
+    "forbid",
+    "forbid_bad_words",
+    "forbid_early_ends",
+    "forbid_repeated_ngrams",
+]
