@@ -26,6 +26,8 @@ EXACT = 1e-12
 K = 3
 
 Stop = Callable[[Tables, History], int]
+#: changes rows of target logits [R, K + 1, V], given the drafts [R, K] and how many are present [R]
+Process = Callable[[torch.Tensor, np.ndarray, np.ndarray], torch.Tensor]
 Form = Literal["dense", "sparse", "none"]
 
 
@@ -201,11 +203,17 @@ def _fill_block(experiment: Experiment, x: History, accept, next_law) -> None:
 
 
 def weights_of(
-    experiments: Sequence[Experiment], *, impl: Impl, form: Form, rule: Rule
+    experiments: Sequence[Experiment],
+    *,
+    impl: Impl,
+    form: Form,
+    rule: Rule,
+    process: Process | None = None,
 ) -> list[Weights]:
     """Weights of the production path; all experiments are rows of one `verify_chain` call.
 
-    Rows and drafts that must not be read are filled with NaN and huge ids.
+    Rows and drafts that must not be read are filled with NaN and huge ids. With `process` the
+    tables' target logits are raw ones, and their p the law of the processed ones.
     """
     depth = experiments[0].tables.depth
     vocab_size = experiments[0].tables.vocab_size
@@ -222,8 +230,11 @@ def weights_of(
         given[b] = experiment.stop(experiment.tables, x)
         if experiment.has_placeholder and given[b] < depth:
             token_ids[b, given[b] :], given[b] = -1, depth
+    rows_of_target = torch.from_numpy(target)
+    if process is not None:
+        rows_of_target = process(rows_of_target, token_ids, given)
     verdict = ops.verify_chain(
-        torch.from_numpy(target),
+        rows_of_target,
         torch.from_numpy(token_ids),
         torch.from_numpy(given),
         draft_logits=_draft_law(draft, form),

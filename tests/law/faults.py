@@ -1,12 +1,14 @@
-"""Faults of the public catalogue, planted until a test ends, and one that only a test can reach."""
+"""Faults of the public catalogue, planted until a test ends, and some that only tests plant."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from fairdraft.audit import faults as catalogue
 from fairdraft.audit.faults import FAULTS, Planting
@@ -79,4 +81,79 @@ KEPT_ON_EMPTY_RESIDUAL = Fault(
         _kept_on_empty,
         "residual",
     )
+)
+
+
+def _planted(name: str, title: str, function: str, make: Any) -> Fault:
+    path = f"fairdraft.ops.processors.{function}"
+    return Fault(catalogue.Fault(name, title, path, make, "processor"))
+
+
+def _without_drafts(original: Callable[..., Any], planting: Planting) -> Callable[..., Any]:
+    def occurrences(paths: Any, **options: Any) -> Any:
+        return original(replace(paths, num_rows=np.ones_like(paths.num_rows)), **options)
+
+    return occurrences
+
+
+def _with_prompt(original: Callable[..., Any], planting: Planting) -> Callable[..., Any]:
+    return lambda paths, *, of_output: original(paths, of_output=False)
+
+
+def _of_first_row(original: Callable[..., Any], planting: Planting) -> Callable[..., Any]:
+    def forbid_early_ends(logits: Any, paths: Any, *args: Any) -> None:
+        first = torch.zeros_like(logits[:, :1])
+        original(first, replace(paths, width=1), *args)
+        logits += first
+
+    return forbid_early_ends
+
+
+def _with_rejected(original: Callable[..., Any], planting: Planting) -> Callable[..., Any]:
+    left: list[int] = []
+
+    def of_round(
+        token_ids: Any,
+        prompt_length: Any,
+        num_decided: Any,
+        drafts: Any,
+        *args: Any,
+        **options: Any,
+    ) -> Any:
+        assert len(token_ids) == 1, "one sequence at a time"
+        text = np.array([[*token_ids[0, : num_decided[0]], *left]])
+        grown = np.array([text.shape[1]])
+        left.extend(drafts[0].tolist())
+        return original(text, prompt_length, grown, drafts, *args, **options)
+
+    return of_round
+
+
+#: penalties count what is decided when the round begins, and no draft of it
+PENALIZED_ONCE_A_ROUND = _planted(
+    "penalized-once-a-round",
+    "penalties advance once a round",
+    "DraftedPaths.occurrences",
+    _without_drafts,
+)
+#: presence and frequency count the prompt as well
+PROMPT_AS_OUTPUT = _planted(
+    "prompt-as-output",
+    "tokens of the prompt are counted as output",
+    "DraftedPaths.occurrences",
+    _with_prompt,
+)
+#: whether an end may come is decided for the round's first row and kept for all
+EARLY_ENDS_ONCE_A_ROUND = _planted(
+    "early-ends-once-a-round",
+    "min_tokens is looked at once a round",
+    "forbid_early_ends",
+    _of_first_row,
+)
+#: every draft of earlier rounds stays in the history, rejected ones and accepted ones once more
+REJECTED_DRAFTS_STAY = _planted(
+    "rejected-drafts-stay",
+    "drafts are left in the history after the round",
+    "DraftedPaths.of_round",
+    _with_rejected,
 )

@@ -66,9 +66,10 @@ def apply_custom(
     rows = logits[int(paths.index[sequence]), : int(paths.num_rows[sequence])]
     limit, message = len(rows), ""
     for processor in processors:
-        step = 1 if depends_on_history(processor) else max(limit, 1)
+        reads_path = depends_on_history(processor)
+        step = 1 if reads_path else max(limit, 1)
         for row in range(0, limit, step):
-            if step == 1:
+            if reads_path:
                 tokens = torch.from_numpy(paths.before(sequence, row)[None].copy())
             else:
                 tokens = torch.zeros((limit, 0), dtype=torch.int64)
