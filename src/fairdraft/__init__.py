@@ -15,11 +15,19 @@ if TYPE_CHECKING:
         RequestMetrics,
         RequestOutput,
         SamplingParams,
+        StructuredOutputsParams,
     )
 
 __version__ = "0.1.0"
 
-_ENGINE_NAMES = ("LLM", "CompletionOutput", "RequestMetrics", "RequestOutput", "SamplingParams")
+_ENGINE_NAMES = (
+    "LLM",
+    "CompletionOutput",
+    "RequestMetrics",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputsParams",
+)
 
 __all__ = [
     "LLM",
@@ -27,6 +35,7 @@ __all__ = [
     "RequestMetrics",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
 ]
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from fairdraft import SamplingParams, ops
+from fairdraft.engine.processing.grammar import GrammarState
 from fairdraft.engine.processing.order import Broken, process
 from fairdraft.engine.processing.plan import compile_plan
 from fairdraft.ops.processors import DraftedPaths
@@ -145,6 +146,7 @@ class Pipeline:
     """The production processors on every path of an enumeration.
 
     Attributes:
+        grammar: One state for all paths: it follows whatever it is asked about.
         broken: Rows that cannot be sampled, of the last call.
     """
 
@@ -152,6 +154,7 @@ class Pipeline:
         self.start = start
         self.params = params
         self.plan = compile_plan(params, TARGET, "test")
+        self.grammar: GrammarState | None = None
         self.broken: dict[int, Broken] = {}
 
     def __call__(
@@ -168,7 +171,7 @@ class Pipeline:
             vocab_size=V,
         )
         assert self.plan is not None
-        self.broken = process(logits, paths, [self.plan] * count)
+        self.broken = process(logits, paths, [self.plan] * count, [self.grammar] * count)
         for row, (place, _) in self.broken.items():
             logits[row, place:] = 0.0
         if not self.params.has_filter:

@@ -12,12 +12,15 @@ from fairdraft.engine.output import (
     RequestOutput,
 )
 from fairdraft.engine.params import SamplingParams
+from fairdraft.engine.processing.custom import LogitsProcessor
+from fairdraft.engine.processing.grammar import StructuredOutputsParams
 
 __all__ = [
     "LLM",
     "CompletionOutput",
     "Engine",
     "GenerationInterrupted",
+    "LogitsProcessor",
     "Logprob",
     "Observation",
     "Observer",
@@ -25,4 +28,5 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "SpeculativeConfig",
+    "StructuredOutputsParams",
 ]

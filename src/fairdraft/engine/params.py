@@ -8,6 +8,7 @@ from typing import Any
 
 from fairdraft.engine.checks import check_integer, check_number
 from fairdraft.engine.processing.checks import check_processing
+from fairdraft.engine.processing.grammar import StructuredOutputsParams
 from fairdraft.noise import parse_noise_key
 from fairdraft.ops.arithmetic import MAX_TEMPERATURE
 
@@ -57,6 +58,8 @@ class SamplingParams:
             `ignore_eos` or not, and before a stop string ends the text.
         logits_processors: Custom processors, called as processor(input_ids, scores); see
             `engine.processing.custom`.
+        structured_outputs: JSON schema, regular expression, choice or grammar that the output must
+            follow; needs the extra `grammar`.
 
     Raises:
         ValueError: If a value is out of range; the message names it and the way out.
@@ -87,6 +90,7 @@ class SamplingParams:
     no_repeat_ngram_size: int = 0
     min_tokens: int = 0
     logits_processors: Sequence[Any] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         self._check_law()
@@ -178,4 +182,5 @@ class SamplingParams:
             or self.no_repeat_ngram_size
             or self.min_tokens
             or self.logits_processors
+            or self.structured_outputs is not None
         )

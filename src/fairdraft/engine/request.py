@@ -14,6 +14,7 @@ import numpy as np
 from fairdraft.engine.logprobs import Logprob
 from fairdraft.engine.output import CompletionOutput, RequestMetrics, RequestOutput
 from fairdraft.engine.params import SamplingParams
+from fairdraft.engine.processing.grammar import GrammarState
 from fairdraft.engine.processing.plan import ProcessingPlan
 from fairdraft.engine.stopping import SequenceText
 from fairdraft.noise import Stream, format_noise_key
@@ -46,6 +47,7 @@ class Sequence:
         token_ids: Emitted ids as of its last time outside the batch.
         sources: Stream code of each emitted token, likewise.
         logprobs: Of each emitted token, if asked for.
+        grammar: Its place in the request's grammar, if it has one and was in the batch.
         record: Its row record (counts, limits) while it has no row.
         text: Its text so far, if text is needed token by token.
         final_text: Its text, once it ended.
@@ -59,6 +61,7 @@ class Sequence:
     token_ids: list[int] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
     logprobs: list[dict[int, Logprob]] | None = None
+    grammar: GrammarState | None = None
     record: np.ndarray | None = None
     text: SequenceText | None = None
     final_text: str = ""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairdraft.engine.checks import check_integer, check_number
+from fairdraft.engine.processing.grammar import StructuredOutputsParams
 
 if TYPE_CHECKING:
     from fairdraft.engine.params import SamplingParams
@@ -20,6 +21,16 @@ def check_processing(params: SamplingParams) -> None:
     _check_penalties(params)
     _check_tokens(params)
     _check_words(params)
+    structured = params.structured_outputs
+    if structured is not None and not isinstance(structured, StructuredOutputsParams):
+        raise ValueError(
+            f"structured_outputs={structured!r}: must be StructuredOutputsParams(json=...), or None"
+        )
+    if structured is not None and params.ignore_eos:
+        raise ValueError(
+            "ignore_eos=True contradicts structured_outputs, which end with the end of sequence: "
+            "leave one out"
+        )
     for processor in _listed("logits_processors", params.logits_processors):
         if not callable(processor):
             raise ValueError(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fairdraft.engine.processing.order import process
-from fairdraft.engine.processing.target import plans_of
+from fairdraft.engine.processing.target import grammars_of, plans_of
 from fairdraft.engine.rows import RowTable
 from fairdraft.ops.processors import DraftedPaths
 
@@ -53,7 +53,8 @@ class DraftProcessing:
         ends = paths.num_decided + drafts.shape[1]
         paths = replace(paths, num_decided=ends, num_rows=np.ones_like(ends), width=1)
         processed = logits.to(torch.float32, copy=True)
-        broken = process(processed[:, None], paths, plans_of(rows, chosen))
+        plans, grammars = plans_of(rows, chosen), grammars_of(rows, chosen)
+        broken = process(processed[:, None], paths, plans, grammars)
         for c in broken:
             processed[places[c]] = logits[places[c]]
         return processed

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from fairdraft.engine.processing.custom import apply_custom
+from fairdraft.engine.processing.grammar import GrammarState, apply_grammar
 from fairdraft.engine.processing.plan import ProcessingPlan
 from fairdraft.ops import processors
 from fairdraft.ops.processors import DraftedPaths
@@ -32,7 +33,10 @@ Broken = tuple[int, str]
 
 
 def process(
-    logits: Tensor, paths: DraftedPaths, plans: Sequence[ProcessingPlan]
+    logits: Tensor,
+    paths: DraftedPaths,
+    plans: Sequence[ProcessingPlan],
+    grammars: Sequence[GrammarState | None],
 ) -> dict[int, Broken]:
     """Processes the rows of C sequences, in place.
 
@@ -40,15 +44,19 @@ def process(
         logits: float32 [B, R, V].
         paths: Of C of the B sequences.
         plans: What each of them asks for.
+        grammars: Where each is in its grammar; None without one.
 
     Returns:
         For sequences (by index of the paths) with a row that cannot be sampled: the first such
-        row. Every token is masked there, or a custom processor failed.
+        row. Every token is masked there, or a custom processor or grammar failed.
 
     Law:
         Row r of sequence c becomes a function of the raw row and of the tokens before it alone.
     """
-    for c, plan in enumerate(plans):
+    broken: dict[int, Broken] = {}
+    for c, (plan, grammar) in enumerate(zip(plans, grammars, strict=True)):
+        if grammar is not None:
+            _note(broken, c, apply_grammar(logits, paths, c, grammar))
         if plan.allowed_ids is not None:
             processors.allow_only(logits, int(paths.index[c]), plan.allowed_ids)
     _add_biases(logits, paths, plans)
@@ -63,12 +71,9 @@ def process(
     )
     processors.forbid_bad_words(logits, paths, [plan.bad_words for plan in plans])
     processors.forbid_repeated_ngrams(logits, paths, _field(plans, "no_repeat_ngram_size"))
-    broken: dict[int, Broken] = {}
     for c, plan in enumerate(plans):
         if plan.processors:
-            failed = apply_custom(logits, paths, c, plan.processors)
-            if failed is not None:
-                broken[c] = failed
+            _note(broken, c, apply_custom(logits, paths, c, plan.processors))
     _find_dead_ends(logits, paths, plans, broken)
     return broken
 
@@ -103,7 +108,11 @@ def _find_dead_ends(
     is_empty &= paths.is_read[masked]
     for place in np.flatnonzero(is_empty.any(axis=1)).tolist():
         c, row = masked[place], int(is_empty[place].argmax())
-        if c not in broken or row < broken[c][0]:
-            names = " and ".join(plans[c].mask_names)
-            count = int(paths.num_output[c, row])
-            broken[c] = row, f"no token is left after {count} output tokens; loosen {names}"
+        names = " and ".join(plans[c].mask_names)
+        count = int(paths.num_output[c, row])
+        _note(broken, c, (row, f"no token is left after {count} output tokens; loosen {names}"))
+
+
+def _note(broken: dict[int, Broken], sequence: int, found: Broken | None) -> None:
+    if found is not None and (sequence not in broken or found[0] < broken[sequence][0]):
+        broken[sequence] = found

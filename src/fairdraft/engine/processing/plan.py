@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fairdraft.engine.params import SamplingParams
+from fairdraft.engine.processing.grammar import Grammar, compile_grammar
 from fairdraft.models import CausalLM
 from fairdraft.ops.processors.bad_words import BadWords
 
@@ -24,6 +25,7 @@ class ProcessingPlan:
         end_ids: Tokens that `min_tokens` holds back.
         bad_words: Bad sequences, or None.
         processors: Custom processors.
+        grammar: What the output must look like, or None.
         mask_names: Parameters that can leave a row without a token.
     """
 
@@ -34,6 +36,7 @@ class ProcessingPlan:
     end_ids: np.ndarray
     bad_words: BadWords | None
     processors: tuple[Any, ...]
+    grammar: Grammar | None
     mask_names: tuple[str, ...]
 
 
@@ -57,6 +60,9 @@ def compile_plan(params: SamplingParams, target: CausalLM, where: str) -> Proces
     _check_ids("logit_bias", bias, target, where)
     _check_ids("allowed_token_ids", allowed or (), target, where)
     _check_ids("bad_words_ids", (i for ids in sequences for i in ids), target, where)
+    structured = params.structured_outputs
+    marker = () if structured is None else structured.begin_after_ids or ()
+    _check_ids("begin_after_ids", marker, target, where)
     ends = sorted(target.eos_token_ids | set(params.stop_token_ids or ()))
     return ProcessingPlan(
         params=params,
@@ -66,13 +72,14 @@ def compile_plan(params: SamplingParams, target: CausalLM, where: str) -> Proces
         end_ids=np.array([i for i in ends if i < target.vocab_size], np.int64),
         bad_words=BadWords.of(words, sequences) if words or sequences else None,
         processors=tuple(params.logits_processors or ()),
+        grammar=None if structured is None else compile_grammar(structured, target, where),
         mask_names=_mask_names(params),
     )
 
 
 def _mask_names(params: SamplingParams) -> tuple[str, ...]:
-    names = ("min_tokens", "allowed_token_ids", "bad_words", "bad_words_ids")
-    names += ("no_repeat_ngram_size", "logits_processors")
+    names = ("structured_outputs", "allowed_token_ids", "min_tokens", "bad_words")
+    names += ("bad_words_ids", "no_repeat_ngram_size", "logits_processors")
     return tuple(name for name in names if getattr(params, name))
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
+from fairdraft.engine.processing.grammar import GrammarState
 from fairdraft.engine.processing.order import Broken, process
 from fairdraft.engine.processing.plan import ProcessingPlan
 from fairdraft.engine.rows import RowTable
@@ -68,11 +69,23 @@ def process_target(
         vocab_size=logits.shape[-1],
         index=chosen,
     )
-    found = process(logits, paths, plans_of(rows, chosen))
+    found = process(logits, paths, plans_of(rows, chosen), grammars_of(rows, chosen))
     broken = {int(chosen[c]): reason for c, reason in found.items()}
     for row, (place, _) in broken.items():
         logits[row, place:] = 0.0
     return ProcessedRows(logits, broken)
+
+
+def grammars_of(rows: RowTable, chosen: np.ndarray) -> list[GrammarState | None]:
+    """Where rows that are processed are in their grammars; a sequence's first call begins one."""
+    states = []
+    for row in chosen:
+        sequence = rows.sequences[row]
+        plan = sequence.request.plan
+        if sequence.grammar is None and plan is not None and plan.grammar is not None:
+            sequence.grammar = GrammarState(plan.grammar)
+        states.append(sequence.grammar)
+    return states
 
 
 def plans_of(rows: RowTable, chosen: np.ndarray) -> list[ProcessingPlan]:
