@@ -91,10 +91,14 @@ def _failure(result: Any, before: Tensor) -> tuple[int, str] | None:
     if not isinstance(result, Tensor) or result.shape != before.shape:
         shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
         return 0, f"it returned {shape} in place of {tuple(before.shape)}"
-    is_bad = torch.isnan(result) | torch.isposinf(result)
-    # what the model itself could not compute is the model's error
-    is_bad &= ~(torch.isnan(before) | torch.isposinf(before))
-    bad_rows = is_bad.any(dim=1).nonzero()
+    # a NaN or +inf anywhere is the row's maximum; what the model could not compute is its error
+    is_bad = _has_no_law(result) & ~_has_no_law(before)
+    bad_rows = is_bad.nonzero()
     if len(bad_rows):
         return int(bad_rows[0]), "it returned NaN or +inf"
     return None
+
+
+def _has_no_law(rows: Tensor) -> Tensor:
+    top = rows.amax(dim=1)
+    return torch.isnan(top) | torch.isposinf(top)

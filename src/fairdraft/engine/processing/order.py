@@ -28,6 +28,8 @@ from fairdraft.engine.processing.plan import ProcessingPlan
 from fairdraft.ops import processors
 from fairdraft.ops.processors import DraftedPaths
 
+NUM_PROBES = 16
+
 #: a row that ends its request if it is reached: which one, and what to say
 Broken = tuple[int, str]
 
@@ -99,18 +101,38 @@ def _find_dead_ends(
     plans: Sequence[ProcessingPlan],
     broken: dict[int, Broken],
 ) -> None:
-    """Adds rows without a token left to `broken`; one read of the rows that a mask may empty."""
+    """Adds rows without a token left to `broken`.
+
+    A few tokens are looked at first, and nearly always one of them is left: whole rows are read
+    only where none is.
+    """
     masked = [c for c, plan in enumerate(plans) if plan.mask_names]
     if not masked:
         return
     index = torch.from_numpy(paths.index[masked]).to(logits.device)
-    is_empty = (logits[index].amax(dim=-1) == -torch.inf).cpu().numpy()
-    is_empty &= paths.is_read[masked]
-    for place in np.flatnonzero(is_empty.any(axis=1)).tolist():
-        c, row = masked[place], int(is_empty[place].argmax())
+    probes = torch.from_numpy(np.stack([_probes(plans[c], logits.shape[-1]) for c in masked]))
+    every_row = torch.arange(logits.shape[1], device=logits.device)[None, :, None]
+    probed = logits[index[:, None, None], every_row, probes.to(logits.device)[:, None]]
+    is_doubtful = (probed == -torch.inf).all(dim=-1).cpu().numpy() & paths.is_read[masked]
+    for place in np.flatnonzero(is_doubtful.any(axis=1)).tolist():
+        c = masked[place]
+        doubtful = np.flatnonzero(is_doubtful[place])
+        rows = logits[int(paths.index[c]), torch.from_numpy(doubtful).to(logits.device)]
+        empty = doubtful[(rows == -torch.inf).all(dim=-1).cpu().numpy()]
+        if not len(empty):
+            continue
         names = " and ".join(plans[c].mask_names)
-        count = int(paths.num_output[c, row])
-        _note(broken, c, (row, f"no token is left after {count} output tokens; loosen {names}"))
+        count = int(paths.num_output[c, empty[0]])
+        message = f"no token is left after {count} output tokens; loosen {names}"
+        _note(broken, c, (int(empty[0]), message))
+
+
+def _probes(plan: ProcessingPlan, vocab_size: int) -> np.ndarray:
+    """Tokens that are likely to be left [NUM_PROBES]."""
+    allowed = plan.allowed_ids
+    if allowed is None:
+        return np.linspace(0, vocab_size - 1, NUM_PROBES).astype(np.int64)
+    return allowed[np.linspace(0, len(allowed) - 1, NUM_PROBES).astype(np.int64)]
 
 
 def _note(broken: dict[int, Broken], sequence: int, found: Broken | None) -> None:
