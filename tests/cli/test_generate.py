@@ -63,6 +63,37 @@ def test_key_from_the_table_replays_the_text(cli) -> None:
     assert cli("generate", *options).out == first.out
 
 
+def test_sampling_params_reach_the_text_and_the_document(cli) -> None:
+    given = '{"min_tokens": 40, "no_repeat_ngram_size": 2, "logit_bias": {"5": -100}}'
+    result = cli(
+        "generate", "--json", "--max-tokens", "60", "--seed", "1", "--sampling-params", given
+    )
+    assert result.code == 0, result.err
+    found = loaded(result.out)
+    tokens = found["requests"][0]["outputs"][0]["token_ids"]
+    pairs = list(zip(tokens, tokens[1:], strict=False))
+    assert len(tokens) > 40 and 5 not in tokens and len(pairs) == len(set(pairs))
+    assert found["sampling_params"]["logit_bias"] == {"5": -100}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("{", "is no JSON"),
+        ("[1]", "is no JSON object"),
+        ('{"min_token": 1}', "does not take 'min_token'; did you mean 'min_tokens'?"),
+        ('{"temperature": 1}', "does not take 'temperature'; it takes presence_penalty"),
+        ('{"logit_bias": {"a": 1}}', "a key that is no token id"),
+        ('{"structured_outputs": "a"}', "is no object"),
+        ('{"structured_outputs": {"regexp": "a"}}', "unexpected keyword argument 'regexp'"),
+        ('{"presence_penalty": 3}', "presence_penalty=3: must be from -2 to 2"),
+    ],
+)
+def test_bad_sampling_params_are_refused(cli, given: str, message: str) -> None:
+    result = cli("generate", "--sampling-params", given)
+    assert result.code == 2 and message in result.err.replace("\n", " ")
+
+
 def test_json_is_one_document(cli) -> None:
     filters = shlex.split("--top-k 20 --top-p 0.9 --min-p 0.01 --seed -1 -k 2")
     prompts = ("-p", "One day", "-p", "The sun", "--n", "2", "--max-tokens", "6", "--ignore-eos")

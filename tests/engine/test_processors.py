@@ -94,9 +94,18 @@ def plain(target: Any) -> dict[str, list[list[int]]]:
     return {kind: ids(llm.generate(PROMPTS, greedy(kind))) for kind in KINDS}
 
 
-@pytest.mark.parametrize("rule", ["standard", "block"])
-@pytest.mark.parametrize("process_draft_logits", [False, True])
-@pytest.mark.parametrize("num_drafts", [1, 4])
+def check_texts(llm: LLM, plain: dict[str, list[list[int]]]) -> None:
+    """All kinds side by side, each prompt under each kind."""
+    asked = [(prompt, kind) for prompt in range(len(PROMPTS)) for kind in KINDS]
+    outputs = llm.generate([PROMPTS[p] for p, _ in asked], [greedy(kind) for _, kind in asked])
+    for (prompt, kind), tokens in zip(asked, ids(outputs), strict=True):
+        assert tokens == plain[kind][prompt], kind
+
+
+@pytest.mark.parametrize(
+    ("num_drafts", "process_draft_logits", "rule"),
+    [(1, False, "standard"), (4, False, "standard"), (4, True, "standard"), (3, True, "block")],
+)
 def test_greedy_text_is_that_of_plain_decoding(
     target: Any,
     half_wrong: Any,
@@ -105,7 +114,6 @@ def test_greedy_text_is_that_of_plain_decoding(
     process_draft_logits: bool,
     rule: str,
 ) -> None:
-    """All kinds side by side, each prompt under each kind."""
     config = {
         "model": half_wrong,
         "num_speculative_tokens": num_drafts,
@@ -113,20 +121,14 @@ def test_greedy_text_is_that_of_plain_decoding(
         "process_draft_logits": process_draft_logits,
     }
     llm = LLM(target, speculative_config=config)
-    asked = [(prompt, kind) for prompt in range(len(PROMPTS)) for kind in KINDS]
-    outputs = llm.generate([PROMPTS[p] for p, _ in asked], [greedy(kind) for _, kind in asked])
-    for (prompt, kind), tokens in zip(asked, ids(outputs), strict=True):
-        assert tokens == plain[kind][prompt], kind
+    check_texts(llm, plain)
     texts = {kind: plain[kind] for kind in KINDS}
     assert all(texts[kind] != texts["nothing"] for kind in KINDS if kind != "nothing")
 
 
 def test_prompt_lookup_keeps_the_text_too(target: Any, plain: dict[str, list[list[int]]]) -> None:
     llm = LLM(target, speculative_config={"method": "ngram", "prompt_lookup_min": 1})
-    asked = [(prompt, kind) for prompt in range(len(PROMPTS)) for kind in KINDS]
-    outputs = llm.generate([PROMPTS[p] for p, _ in asked], [greedy(kind) for _, kind in asked])
-    for (prompt, kind), tokens in zip(asked, ids(outputs), strict=True):
-        assert tokens == plain[kind][prompt], kind
+    check_texts(llm, plain)
 
 
 @pytest.mark.parametrize("process_draft_logits", [False, True])
@@ -147,7 +149,7 @@ def test_every_row_of_a_mixed_batch_is_its_solo_run(
             temperature=temperature, seed=seed, max_tokens=10, n=2, **KINDS[kind], **more
         )
         for seed, kind in enumerate(KINDS)
-        for temperature, more in ((0, {}), (1.3, {}), (0.7, {"top_k": 7, "min_p": 0.02}))
+        for temperature, more in ((0, {}), (1.3, {"top_k": 7, "min_p": 0.02} if seed % 2 else {}))
     ]
     together = llm.generate([[1, 2, 3]] * len(params), params)
     for output, item in zip(together, params, strict=True):
@@ -254,7 +256,7 @@ def test_min_tokens_is_exact_at_every_place_of_a_block(num_drafts: int, by_id: b
     probs[EOS] = 0.9
     model = from_probs(probs, eos_token_id=None if by_id else EOS)
     llm = speculating(model, model, num_drafts) if num_drafts else LLM(model)
-    stops = {"stop_token_ids": [EOS]} if by_id else {}
+    stops: dict[str, Any] = {"stop_token_ids": [EOS]} if by_id else {}
     params = [
         SamplingParams(
             temperature=0, max_tokens=12, min_tokens=m, num_speculative_tokens=m % 3 + 1, **stops
@@ -410,7 +412,7 @@ def test_a_request_without_a_token_left_ends_with_an_error(num_drafts: int, rule
     target, draft = from_probs([0.4, 0.3, 0.2, 0.1]), from_probs([0.1, 0.2, 0.3, 0.4])
     config = {"model": draft, "num_speculative_tokens": max(num_drafts, 1)}
     llm = LLM(target, speculative_config={**config, "rejection_sample_method": rule})
-    k = {"num_speculative_tokens": num_drafts}
+    k: dict[str, Any] = {"num_speculative_tokens": num_drafts}
     failing = SamplingParams(seed=1, max_tokens=9, no_repeat_ngram_size=1, **k)
     fine = SamplingParams(seed=1, max_tokens=9, **k)
     failed, neighbor = llm.generate([[0, 1], [0, 1]], [failing, fine])
@@ -446,6 +448,27 @@ def test_a_custom_processor_that_fails_ends_its_request_where_the_walk_comes_to_
     with pytest.raises(ValueError, match=message):
         raise ValueError(failed.error)
     assert neighbor.error is None and len(neighbor.outputs[0].token_ids) == 9
+
+
+def test_a_custom_processor_without_history_fails_at_the_row_at_fault() -> None:
+    """It is called for all rows at once, and refuses a row that plain decoding may never see."""
+
+    def refusing(input_ids: Any, scores: Any) -> Any:
+        assert input_ids.shape == (len(scores), 0)
+        if scores[:, 5].max() > 1:
+            raise RuntimeError("the row after token 3")
+        return scores
+
+    refusing.depends_on_history = False  # pyright: ignore[reportFunctionMemberAccess]
+    table = chain_table([0, 1, 2, 3, 5], 6)
+    params = SamplingParams(temperature=0, max_tokens=5, logits_processors=[refusing])
+    [failed] = speculating(table_model(table), table_model(table), 4).generate([[0]], params)
+    assert failed.outputs[0].token_ids == [1, 2, 3]
+    assert failed.error == ("logits processor refusing failed: RuntimeError: the row after token 3")
+    astray = table_model(chain_table([0, 3, 3, 3, 3, 3], 6))
+    calm = table_model(chain_table([0, 1, 2, 4, 4], 6) + chain_table([3, 5], 6))
+    [output] = speculating(calm, astray, 4).generate([[0]], params)
+    assert output.error is None and output.outputs[0].token_ids[:3] == [1, 2, 4]
 
 
 def test_an_end_before_a_broken_row_is_the_end() -> None:

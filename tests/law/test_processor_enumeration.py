@@ -115,7 +115,7 @@ def test_a_plain_round_has_the_same_law(case: str) -> None:
 
 
 #: nothing may follow id 1
-DEAD_END = {"bad_words_ids": [[1, 0], [1, 1], [1, 2], [1, 3]]}
+DEAD_END: dict[str, Any] = {"bad_words_ids": [[1, 0], [1, 1], [1, 2], [1, 3]]}
 
 
 @RULES

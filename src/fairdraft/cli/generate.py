@@ -10,6 +10,7 @@ import typer
 from fairdraft.cli import options
 from fairdraft.cli.failure import EXIT_FAILED, EXIT_INTERRUPTED, UsageFault, guarded
 from fairdraft.cli.prompts import gather_prompts
+from fairdraft.cli.sampling import read_sampling
 from fairdraft.cli.speculation import POCKET, describe, speculative_config
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def generate(
     max_tokens: options.MaxTokens = 200,
     stop: options.Stop = None,
     ignore_eos: options.IgnoreEos = False,
+    sampling_json: options.SamplingJson = None,
     tokenizer: options.Tokenizer = None,
     dtype: options.Dtype = "float32",
     device: options.Device = "cpu",
@@ -78,7 +80,7 @@ def generate(
         model,
         config,
         engine={name: given[name] for name in ENGINE_OPTIONS},
-        sampling={name: given[name] for name in SAMPLING_OPTIONS},
+        sampling={name: given[name] for name in SAMPLING_OPTIONS} | read_sampling(sampling_json),
         prompts=gather_prompts(prompt or [], file or [], lines=lines),
         threads=threads,
     )

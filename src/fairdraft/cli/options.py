@@ -100,6 +100,15 @@ Stop = Annotated[
 IgnoreEos = Annotated[
     bool, typer.Option("--ignore-eos", help="Go on after the end token.", rich_help_panel=SAMPLING)
 ]
+SamplingJson = Annotated[
+    str | None,
+    typer.Option(
+        "--sampling-params",
+        help="""Penalties, bias, masks and grammars, e.g. '{"repetition_penalty": 1.1}'.""",
+        metavar="JSON",
+        rich_help_panel=SAMPLING,
+    ),
+]
 Prompt = Annotated[
     list[str] | None,
     typer.Option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraft.cli.interrupt import deferred_interrupt
 from fairdraft.cli.loading import load_llm
+from fairdraft.cli.sampling import arguments
 from fairdraft.cli.summary import EngineSeconds, Summary, summarize
 from fairdraft.cli.transcript import Transcript
 
@@ -27,7 +28,7 @@ class Job:
         model: The target.
         speculative_config: vLLM's dictionary, or None.
         engine: Further arguments of `LLM`.
-        sampling: Arguments of `SamplingParams`.
+        sampling: Arguments of `SamplingParams`, as plain values.
         prompts: Texts to continue.
         threads: Threads of torch, or None for as many as the target's size calls for.
     """
@@ -83,7 +84,7 @@ class Session:
 
         # our own messages name the value and the way out
         transformers.logging.set_verbosity_error()
-        params = SamplingParams(**job.sampling)
+        params = SamplingParams(**arguments(job.sampling))
         llm = load_llm(job.model, job.speculative_config, job.engine, job.threads)
         session = cls(job, llm, params, 0.0, torch.get_num_threads())
         session.warm_up()
@@ -92,7 +93,7 @@ class Session:
 
     def warm_up(self) -> None:
         """Decodes a few tokens, so that no run is charged for what is compiled on first use."""
-        few = replace(self.params, n=1, max_tokens=WARM_UP_TOKENS)
+        few = replace(self.params, n=1, max_tokens=WARM_UP_TOKENS, min_tokens=0)
         self.llm.generate(self.job.prompts[0][:WARM_UP_CHARACTERS], few)
 
     def decode(self, on_event: Callable[[RequestOutput], None]) -> Run:

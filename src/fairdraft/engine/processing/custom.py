@@ -21,8 +21,9 @@ class LogitsProcessor(Protocol):
     rows after drafts that are rejected later among them, so what a processor remembered between
     calls would hold tokens that were never emitted.
 
-    A processor with an attribute `depends_on_history = False` is called once for all rows of a
-    round, with no tokens, [R, 0]. Without the attribute it is taken to depend on history.
+    A processor with an attribute `depends_on_history = False` treats each row alone and is called
+    once for all rows of a round, with no tokens, [R, 0]. Without the attribute it is taken to
+    depend on history.
     """
 
     def __call__(self, input_ids: Tensor, scores: Tensor, /) -> Tensor:
@@ -64,39 +65,41 @@ def apply_custom(
         result has another shape, NaN or +inf. Rows from it on are left half processed.
     """
     rows = logits[int(paths.index[sequence]), : int(paths.num_rows[sequence])]
+    nothing = torch.zeros((len(rows), 0), dtype=torch.int64, device=logits.device)
     limit, message = len(rows), ""
     for processor in processors:
         reads_path = depends_on_history(processor)
-        step = 1 if reads_path else max(limit, 1)
-        for row in range(0, limit, step):
+        if not reads_path:
+            result = _call(processor, nothing[:limit], rows[:limit])
+            if isinstance(result, Tensor):
+                rows[:limit] = result
+                continue
+        # after a failure too, so that it counts for the row that is at fault
+        for row in range(limit):
+            tokens = nothing[:1]
             if reads_path:
-                tokens = torch.from_numpy(paths.before(sequence, row)[None].copy())
-            else:
-                tokens = torch.zeros((limit, 0), dtype=torch.int64)
-            part = rows[row : row + step]
-            try:
-                result = processor(tokens.to(logits.device), part.clone())
-                failure = _failure(result, part)
-            except Exception as error:
-                result, failure = None, (0, f"{type(error).__name__}: {error}")
-            if failure is not None:
-                limit, message = row + failure[0], failure[1]
-                message = f"logits processor {name_of(processor)} failed: {message}"
+                path = paths.before(sequence, row)[None]
+                tokens = torch.from_numpy(path.copy()).to(logits.device)
+            result = _call(processor, tokens, rows[row : row + 1])
+            if not isinstance(result, Tensor):
+                limit, message = row, f"logits processor {name_of(processor)} failed: {result}"
                 break
-            rows[row : row + step] = result
+            rows[row] = result[0]
     return (limit, message) if message else None
 
 
-def _failure(result: Any, before: Tensor) -> tuple[int, str] | None:
+def _call(processor: Any, tokens: Tensor, before: Tensor) -> Tensor | str:
+    """A processor's logits, or what is wrong with them."""
+    try:
+        result = processor(tokens, before.clone())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".partition("\n")[0]
     if not isinstance(result, Tensor) or result.shape != before.shape:
         shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-        return 0, f"it returned {shape} in place of {tuple(before.shape)}"
+        return f"it returned {shape} in place of {tuple(before.shape)}"
     # a NaN or +inf anywhere is the row's maximum; what the model could not compute is its error
     is_bad = _has_no_law(result) & ~_has_no_law(before)
-    bad_rows = is_bad.nonzero()
-    if len(bad_rows):
-        return int(bad_rows[0]), "it returned NaN or +inf"
-    return None
+    return "it returned NaN or +inf" if is_bad.any() else result
 
 
 def _has_no_law(rows: Tensor) -> Tensor:

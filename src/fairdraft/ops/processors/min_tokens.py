@@ -26,8 +26,8 @@ def forbid_early_ends(
         end_ids: Tokens that end each sequence, int64, inside the vocabulary.
     """
     is_early = paths.num_output < min_tokens[:, None]
-    early = np.flatnonzero(is_early[:, 0])
-    if not len(early):
+    early = np.flatnonzero(is_early[:, 0]).tolist()
+    if not early:
         return
     sequence, row, ids = [], [], []
     for c in early:

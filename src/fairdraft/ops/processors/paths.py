@@ -81,10 +81,15 @@ class DraftedPaths:
         is_absent = np.arange(depth) >= num_draft_tokens[:, None]
         is_end = is_absent | (draft_token_ids < 0) | (draft_token_ids >= vocab_size)
         num_read = np.where(is_end.any(1), is_end.argmax(1), depth) if depth else np.zeros(count)
-        if index is None:
-            index = np.arange(count)
-        num_rows = num_read.astype(np.int64) + 1
-        return cls(joined, prompt_length, num_decided, num_rows, depth + 1, vocab_size, index)
+        return cls(
+            joined,
+            prompt_length,
+            num_decided,
+            num_read.astype(np.int64) + 1,
+            depth + 1,
+            vocab_size,
+            np.arange(count) if index is None else np.asarray(index),
+        )
 
     @property
     def num_output(self) -> np.ndarray:
