@@ -17,7 +17,8 @@ from fairdraft.engine.processing.grammar import GrammarState
 from fairdraft.engine.processing.order import Broken, process
 from fairdraft.engine.processing.plan import compile_plan
 from fairdraft.ops.processors import DraftedPaths
-from tests.law.enumeration import K
+from fairdraft.ops.verify import Rule
+from tests.law.enumeration import Form, K
 from tests.law.tables import BASE_TWO, History, Tables, integer_tables, softmax
 
 V = 4
@@ -87,6 +88,20 @@ CASES["all together"] = {
     "min_tokens": 2,
     "logits_processors": [lifts_two, follows_itself],
 }
+
+
+#: the drafter's law, and how the verifier is told
+FORMS: dict[str, Form] = {"dense": "dense", "sparse": "sparse", "point mass": "none"}
+RULES: tuple[Rule, ...] = ("token", "block")
+
+
+def matrix() -> str:
+    """What is enumerated, as the table of `docs/processors.md`."""
+    columns = [f"`{rule}`, {q}" for rule in RULES for q in FORMS]
+    lines = [f"| parameter | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+    link = "[exact](../tests/law/test_processor_enumeration.py)"
+    lines += [f"| {case} |" + f" {link} |" * len(columns) for case in CASES]
+    return "\n".join(lines) + "\n"
 
 
 def params_of(case: str) -> SamplingParams:
@@ -181,3 +196,7 @@ class Pipeline:
             flat, temperature=self.params.temperature, top_k=self.params.top_k, impl="cpu"
         )
         return kept.reshape(logits.shape)
+
+
+if __name__ == "__main__":
+    print(matrix(), end="")
