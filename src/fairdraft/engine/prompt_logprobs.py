@@ -5,9 +5,11 @@ Axes: P tokens of the prompt, V the target's vocabulary.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from fairdraft.engine.logprobs import gather_logprobs, reported
+from fairdraft.engine.logprobs import Logprob, gather_logprobs, reported
 from fairdraft.engine.rows import RowTable
 from fairdraft.models import CausalLM
 
@@ -15,7 +17,7 @@ from fairdraft.models import CausalLM
 _MAX_NUMBERS = 1 << 24
 
 
-def score_prompts(target: CausalLM, cache: object, rows: RowTable, first_row: int) -> list[int]:
+def score_prompts(target: CausalLM, cache: Any, rows: RowTable, first_row: int) -> list[int]:
     """Prefills the rows whose request wants logprobs of its prompt and has none yet.
 
     Args:
@@ -40,8 +42,10 @@ def score_prompts(target: CausalLM, cache: object, rows: RowTable, first_row: in
     return scored
 
 
-def _score(target: CausalLM, cache, row: int, token_ids: list[int], num_top: int) -> list:
-    found: list = [None]
+def _score(
+    target: CausalLM, cache: Any, row: int, token_ids: list[int], num_top: int
+) -> list[dict[int, Logprob] | None]:
+    found: list[dict[int, Logprob] | None] = [None]
     step = max(1, _MAX_NUMBERS // target.padded_vocab_size)
     for begin in range(0, len(token_ids) - 1, step):
         end = min(begin + step, len(token_ids) - 1)

@@ -5,7 +5,7 @@ Axes: R rows, L tokens, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from torch import Tensor
 from fairdraft.ops.processors import DraftedPaths
 
 
-@runtime_checkable
 class LogitsProcessor(Protocol):
     """A custom processor; called like one of Hugging Face, which may be passed as it is.
 
