@@ -133,7 +133,7 @@ def test_prompt_lookup_keeps_the_text_too(target: Any, plain: dict[str, list[lis
 
 @pytest.mark.parametrize("process_draft_logits", [False, True])
 def test_every_row_of_a_mixed_batch_is_its_solo_run(
-    half_wrong: Any, process_draft_logits: bool
+    process_draft_logits: bool,
 ) -> None:
     """Greedy next to hot next to penalized next to biased, filtered ones among them.
 
@@ -142,8 +142,9 @@ def test_every_row_of_a_mixed_batch_is_its_solo_run(
     generator = np.random.default_rng(0)
     table = generator.normal(size=(97, 97)).astype(np.float32) * 2
     noisy = table_model(table + generator.normal(size=(97, 97)).astype(np.float32))
-    llm = speculating(table_model(table), noisy, 3, max_num_seqs=64)
-    llm.engine._runner.process_draft_logits = process_draft_logits
+    llm = speculating(
+        table_model(table), noisy, 3, max_num_seqs=64, process_draft_logits=process_draft_logits
+    )
     params = [
         SamplingParams(
             temperature=temperature, seed=seed, max_tokens=10, n=2, **KINDS[kind], **more

@@ -32,6 +32,7 @@ class Engine:
         speculator: What proposes drafts, or None for plain decoding.
         rule: Verification rule.
         impl: Implementation of the ops.
+        process_draft_logits: Whether processors apply to the draft's logits as well.
         logprobs_mode: Which values are reported.
         requests: Requests that have not ended, by id.
     """
@@ -55,6 +56,7 @@ class Engine:
         self.rule: Rule = rule
         self.impl: Impl = impl
         self.requests: dict[str, Request] = {}
+        self.process_draft_logits = process_draft_logits
         self.logprobs_mode: LogprobsMode = logprobs_mode
         runner = RoundRunner
         if not enforce_eager and can_replay(target.device, impl, trace):

@@ -14,6 +14,12 @@ from fairdraft.ops.arithmetic import MAX_TEMPERATURE
 
 MAX_SAMPLES = 1 << 16
 
+_PROCESSING = (
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+    *("allowed_token_ids", "bad_words", "bad_words_ids", "no_repeat_ngram_size", "min_tokens"),
+    *("logits_processors", "structured_outputs"),
+)
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -169,18 +175,9 @@ class SamplingParams:
         return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
     @property
-    def has_processing(self) -> bool:
-        """Whether anything but temperature and filters changes the rows."""
-        return bool(
-            self.presence_penalty
-            or self.frequency_penalty
-            or self.repetition_penalty != 1.0
-            or self.logit_bias
-            or self.allowed_token_ids is not None
-            or self.bad_words
-            or self.bad_words_ids
-            or self.no_repeat_ngram_size
-            or self.min_tokens
-            or self.logits_processors
-            or self.structured_outputs is not None
-        )
+    def processing(self) -> dict[str, Any]:
+        """What changes the rows besides temperature and filters: the parameters that are on."""
+        found = {name: getattr(self, name) for name in _PROCESSING}
+        if self.repetition_penalty == 1.0:
+            del found["repetition_penalty"]
+        return {name: value for name, value in found.items() if value}

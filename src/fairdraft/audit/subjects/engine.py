@@ -98,6 +98,7 @@ class EngineSubject:
                 "top_k": params.top_k,
                 "top_p": float(params.top_p),
                 "min_p": float(params.min_p),
+                **_processing(params),
                 "num_tokens": params.max_tokens,
                 "num_samples": params.n,
                 "first_seed": self.first_seed,
@@ -168,6 +169,16 @@ class EngineSubject:
         with observed(self.llm, replayer):
             self.llm.generate(as_ids(prompts), params)
         return replayer.result()
+
+
+def _processing(params: SamplingParams) -> dict[str, str]:
+    """Penalties, masks and the like that are on, as text; custom processors by name."""
+    from fairdraft.engine.processing.custom import name_of
+
+    found = params.processing
+    if params.logits_processors:
+        found["logits_processors"] = [name_of(item) for item in params.logits_processors]
+    return {name: str(value) for name, value in found.items()}
 
 
 def prompt_ids(llm: LLM, prompts: Sequence[str | Sequence[int]] | None) -> list[list[int]]:

@@ -52,5 +52,7 @@ def _with_engine(llm: LLM, speculator: Any, trace: Any, max_model_len: int | Non
         rule=llm.engine.rule,
         impl=llm.engine.impl,
         trace=trace,
+        process_draft_logits=llm.engine.process_draft_logits,
+        logprobs_mode=llm.engine.logprobs_mode,
     )
     return other

@@ -51,7 +51,7 @@ def compile_plan(params: SamplingParams, target: CausalLM, where: str) -> Proces
     Raises:
         ValueError: If an id is outside the vocabulary, or words come without a tokenizer.
     """
-    if not params.has_processing:
+    if not params.processing:
         return None
     bias = dict(params.logit_bias or {})
     allowed = params.allowed_token_ids
