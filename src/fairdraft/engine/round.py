@@ -24,7 +24,14 @@ from fairdraft.models import CausalLM
 from fairdraft.noise import Stream, Trace
 from fairdraft.ops import Impl
 from fairdraft.ops.verify import Rule
-from fairdraft.speculators import DraftState, Proposal, SharedSampler, Speculator
+from fairdraft.speculators import (
+    DraftState,
+    FeatureReader,
+    Features,
+    Proposal,
+    SharedSampler,
+    Speculator,
+)
 
 if TYPE_CHECKING:
     from fairdraft.ops.triton.workspace import Workspace
@@ -43,6 +50,7 @@ class Round:
         target_logits: The target's raw logits [B, K + 1, V]; rows that are processed may be too.
         processed_logits: What was verified, after processors and filters [B, K + 1, V].
         errors: Row to message, for rows that fail.
+        states: The target's hidden states by layer [B, K + 1, H], where a speculator reads them.
     """
 
     token_ids: np.ndarray
@@ -53,6 +61,7 @@ class Round:
     target_logits: Tensor
     processed_logits: Tensor
     errors: dict[int, str]
+    states: tuple[Tensor, ...] | None = None
 
 
 class RoundRunner:
@@ -76,6 +85,7 @@ class RoundRunner:
     ) -> None:
         self.target = target
         self.speculator = speculator
+        self._reader = speculator if isinstance(speculator, FeatureReader) else None
         self.rule: Rule = rule
         self.impl: Impl = impl
         self.trace = trace
@@ -107,8 +117,13 @@ class RoundRunner:
         drafted = time.perf_counter() - begin
         self.clock = Clock(clock.draft + drafted, clock.target, clock.verify)
         result = self.decide(rows, proposal)
+        begin = time.perf_counter()
         if speculator is not None:
             speculator.commit(result.num_accepted_tokens)
+        if self._reader is not None:
+            self._observe(self._reader, anchor - 1, result)
+        clock, seconds = self.clock, time.perf_counter() - begin
+        self.clock = Clock(clock.draft + seconds, clock.target, clock.verify)
         return result
 
     def next_anchor(self, rows: RowTable) -> np.ndarray:
@@ -120,9 +135,10 @@ class RoundRunner:
     def decide(self, rows: RowTable, proposal: Proposal) -> Round:
         """Scores and verifies a proposal, in one target forward."""
         begin = time.perf_counter()
-        logits = self._forward(rows, proposal)
+        logits, states = self._forward(rows, proposal)
         forwarded = time.perf_counter()
         result = self._verify(rows, proposal, logits)
+        result.states = states
         verified = time.perf_counter()
         clock = self.clock
         self.clock = Clock(
@@ -138,17 +154,34 @@ class RoundRunner:
         }
 
     def prefill(self, rows: RowTable, first_row: int) -> None:
-        """Fills the target's cache for the rows from `first_row` on."""
+        """Fills the target's cache for the rows from `first_row` on, and shows their features."""
         begin = time.perf_counter()
         self.cache.reserve(rows.num_rows, 1)
         texts = [
             rows.token_ids[row, : rows.records["num_decided"][row] - 1].tolist()
             for row in range(first_row, rows.num_rows)
         ]
+        reader = self._reader
         for row in score_prompts(self.target, self.cache, rows, first_row):
-            texts[row - first_row] = []
+            # a reader has to see the features of these tokens too
+            if reader is None:
+                texts[row - first_row] = []
+
+        def show(row: int, start: list[int], counts: list[int], states: tuple[Tensor, ...]) -> None:
+            assert reader is not None
+            begins, at = np.array(start), np.arange(states[0].shape[1]) + 1
+            columns = np.minimum(begins[:, None] + at, rows.token_ids.shape[1] - 1)
+            following = rows.token_ids[row + np.arange(len(begins))[:, None], columns]
+            chosen = tuple(states[layer] for layer in reader.feature_layers)
+            reader.observe(Features(chosen, row, begins, np.array(counts), following))
+
         if any(texts):
-            self.target.prefill(texts, self.cache, first_row=first_row)
+            self.target.prefill(
+                texts,
+                self.cache,
+                first_row=first_row,
+                on_block=None if reader is None else show,
+            )
         clock = self.clock
         seconds = time.perf_counter() - begin
         self.clock = Clock(clock.draft, clock.target + seconds, clock.verify)
@@ -182,7 +215,9 @@ class RoundRunner:
         assert not (drafts[is_present] < 0).any(), "a placeholder among the drafts present"
         return proposal
 
-    def _forward(self, rows: RowTable, proposal: Proposal) -> Tensor:
+    def _forward(
+        self, rows: RowTable, proposal: Proposal
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         """Forwards [last decided token, drafts] of every row at once."""
         drafts = proposal.token_ids.numpy()
         start = rows["num_decided"] - 1
@@ -190,14 +225,38 @@ class RoundRunner:
         fed[:, 0] = rows.token_ids[np.arange(rows.num_rows), start]
         # placeholders and foreign ids are never read, but must be ids to be fed
         fed[:, 1:] = np.where((drafts < 0) | (drafts >= self.target.vocab_size), 0, drafts)
+        options = {} if self._reader is None else {"hidden_states": True}
         logits = self.target.forward(
             torch.from_numpy(fed),
             torch.from_numpy(start),
             self.cache,
             num_tokens=proposal.num_draft_tokens + 1,
+            **options,
         )
+        logits, states = (logits, None) if self._reader is None else logits
         # ids past the vocabulary are padding of the head
-        return logits[..., : self.target.vocab_size].to(self.device)
+        return logits[..., : self.target.vocab_size].to(self.device), states
+
+    def _observe(
+        self,
+        reader: FeatureReader,
+        start: np.ndarray,
+        result: Round,
+    ) -> None:
+        """Shows the features of the fed tokens that stood, each with the token after it."""
+        states = result.states
+        assert states is not None
+        counts = result.num_emitted_tokens.copy()
+        counts[list(result.errors)] = 0
+        reader.observe(
+            Features(
+                tuple(states[layer] for layer in reader.feature_layers),
+                0,
+                start,
+                counts,
+                result.token_ids,
+            )
+        )
 
     def _verify(self, rows: RowTable, proposal: Proposal, logits: Tensor) -> Round:
         processed = process_target(rows, proposal, logits, keep_raw=self.observer is not None)

@@ -6,7 +6,7 @@ Axes: B rows of the batch, Q tokens forwarded a row, V the width of the model's 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from fairdraft.models.masks import AlignedMasks, AttentionKind, additive_mask
 __all__ = ["CausalLM"]
 
 _PREFILL_TOKENS = 2048
+#: first cache row, starts [B], token counts [B] and hidden states of one block of a prefill
+OnBlock = Callable[[int, list[int], list[int], tuple[Tensor, ...]], None]
 # up to here a list is searched faster than a tensor
 _FEW_TOKENS = 64
 
@@ -192,6 +194,7 @@ class CausalLM:
         *,
         first_row: int = 0,
         start: Sequence[int] | None = None,
+        on_block: OnBlock | None = None,
     ) -> None:
         """Fills cache rows with texts of different lengths, without logits.
 
@@ -203,6 +206,7 @@ class CausalLM:
             cache: Changed in place.
             first_row: The cache row of the first sequence.
             start: Position of each sequence's first token; None means 0.
+            on_block: Called with the hidden states of each block, as `forward` reports them.
 
         Raises:
             ValueError: As `forward`.
@@ -221,14 +225,18 @@ class CausalLM:
             for i, b in enumerate(span):
                 ids = list(token_ids[b][done[b] : done[b] + counts[i]])
                 block[i, : counts[i]] = torch.tensor(ids, dtype=torch.int64)
-            self.forward(
+            begins = [starts[b] + done[b] for b in span]
+            result = self.forward(
                 block,
-                torch.tensor([starts[b] + done[b] for b in span]),
+                torch.tensor(begins),
                 cache,
                 num_tokens=torch.tensor(counts),
                 first_row=first_row + span.start,
                 last_only=True,
+                hidden_states=on_block is not None,
             )
+            if on_block is not None:
+                on_block(first_row + span.start, begins, counts, result[1])
             for i, b in enumerate(span):
                 done[b] += counts[i]
 

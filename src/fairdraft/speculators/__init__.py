@@ -1,8 +1,9 @@
 """Speculators: what proposes tokens for the target to verify. None of them touches noise."""
 
 from fairdraft.speculators.draft_model import DraftModelSpeculator
+from fairdraft.speculators.features import Features
 from fairdraft.speculators.ngram import NgramSpeculator, lookup
-from fairdraft.speculators.proposal import DraftState, Proposal, Speculator
+from fairdraft.speculators.proposal import DraftState, FeatureReader, Proposal, Speculator
 from fairdraft.speculators.sampler import Drawn, SharedSampler
 from fairdraft.speculators.vocabulary import VocabularyMap, match_vocabularies
 
@@ -10,6 +11,8 @@ __all__ = [
     "DraftModelSpeculator",
     "DraftState",
     "Drawn",
+    "FeatureReader",
+    "Features",
     "NgramSpeculator",
     "Proposal",
     "SharedSampler",

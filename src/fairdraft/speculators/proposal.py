@@ -12,7 +12,7 @@ Axes: B rows, K drafted, V vocabulary of the target.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 from fairdraft.ops import PLACEHOLDER_TOKEN_ID, SparseLogits
 
 if TYPE_CHECKING:
+    from fairdraft.speculators.features import Features
     from fairdraft.speculators.sampler import SharedSampler
 
 
@@ -103,4 +104,19 @@ class Speculator(Protocol):
 
     def drop_row(self, row: int) -> None:
         """The sequence in `row` left, finished or preempted."""
+        ...
+
+
+@runtime_checkable
+class FeatureReader(Protocol):
+    """A speculator that reads hidden states of the target.
+
+    The engine shows it every decided token but a row's last, in order: a prompt's when its row is
+    admitted (again after a preemption), later ones at the end of each round, drafted in or not.
+    """
+
+    feature_layers: tuple[int, ...]
+
+    def observe(self, features: Features) -> None:
+        """Takes in the features of newly decided tokens."""
         ...
