@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from fairdraft.engine.checks import check_integer
 from fairdraft.ops.verify import Rule
+from fairdraft.speculators.heads import is_head
 
-METHODS = ("draft_model", "ngram")
+METHODS = ("draft_model", "ngram", "eagle3")
 DRAFT_SAMPLE_METHODS = ("probabilistic", "greedy")
 #: vLLM's names to ours
 RULES: dict[str, Rule] = {"standard": "token", "block": "block"}
@@ -21,8 +23,9 @@ class SpeculativeConfig:
     """Which speculator proposes, and how many tokens a round.
 
     Attributes:
-        method: "draft_model" or "ngram"; None reads it from `model`.
-        model: Of the draft model: a path, a name, or a loaded `PreTrainedModel`.
+        method: "draft_model", "ngram" or "eagle3"; None reads it from `model`.
+        model: Of the draft model: a path, a name, or a loaded `PreTrainedModel`. Of a head: its
+            folder, or "pocket-eagle3".
         tokenizer: Of a loaded draft model, so that its vocabulary can be compared; optional.
         num_speculative_tokens: Most drafts a round, K, at least 1.
         draft_sample_method: "probabilistic" samples drafts at the request's temperature and
@@ -51,9 +54,7 @@ class SpeculativeConfig:
 
     def __post_init__(self) -> None:
         if self.method is None:
-            by_lookup = isinstance(self.model, str) and self.model == "ngram"
-            inferred = "ngram" if by_lookup else "draft_model"
-            object.__setattr__(self, "method", inferred)
+            object.__setattr__(self, "method", _infer_method(self.model))
         if self.method not in METHODS:
             raise ValueError(
                 f"speculative_config: method={self.method!r} is not known; use one of "
@@ -78,7 +79,7 @@ class SpeculativeConfig:
         if self.method == "ngram":
             self._settle_lookup()
         else:
-            self._check_draft_model()
+            self._check_model()
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> SpeculativeConfig:
@@ -121,15 +122,38 @@ class SpeculativeConfig:
         object.__setattr__(self, "prompt_lookup_min", shortest)
         object.__setattr__(self, "prompt_lookup_max", longest)
 
-    def _check_draft_model(self) -> None:
+    def _check_model(self) -> None:
+        takes_head = self.method == "eagle3"
         if self.model is None:
+            needed = "the folder of a head" if takes_head else "a path, a name or a loaded model"
             raise ValueError(
-                "speculative_config: method 'draft_model' needs 'model', a path, a name or a "
-                "loaded model; for drafts without a model use method 'ngram'"
+                f"speculative_config: method {self.method!r} needs 'model', {needed}; for drafts "
+                "without a model use method 'ngram'"
+            )
+        if takes_head and not isinstance(self.model, str | Path):
+            raise ValueError(
+                f"speculative_config: method {self.method!r} takes the folder of a head, not a "
+                f"{type(self.model).__name__}"
+            )
+        if takes_head and self.tokenizer is not None:
+            raise ValueError(
+                "speculative_config: 'tokenizer' belongs to method 'draft_model'; a head speaks "
+                "its target's ids"
             )
         for key in ("prompt_lookup_min", "prompt_lookup_max"):
             if getattr(self, key) is not None:
                 raise ValueError(
                     f"speculative_config: {key}={getattr(self, key)!r} belongs to method 'ngram', "
-                    "not to 'draft_model'"
+                    f"not to {self.method!r}"
                 )
+
+
+def _infer_method(model: Any) -> str:
+    """The method that a model stands for: by name, or by what its configuration holds."""
+    if not isinstance(model, str | Path):
+        return "draft_model"
+    if str(model) == "ngram":
+        return "ngram"
+    if str(model) == "pocket-eagle3" or is_head(Path(model).expanduser()):
+        return "eagle3"
+    return "draft_model"

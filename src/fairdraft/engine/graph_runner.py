@@ -61,7 +61,8 @@ class GraphRunner(RoundRunner):
     def decide(self, rows: RowTable, proposal: Proposal) -> Round:
         """Scores and verifies a proposal; one of point masses by a graph."""
         has_laws = proposal.draft_logits is not None or proposal.forbidden is not None
-        if has_laws or proposal.errors or self.speculator is None or self._is_eager(rows):
+        is_whole = self.speculator is None or self._reader is not None
+        if has_laws or proposal.errors or is_whole or self._is_eager(rows):
             return super().decide(rows, proposal)
         begin = time.perf_counter()
         drafts = np.zeros((self.speculator.num_speculative_tokens, rows.num_rows), np.int64)

@@ -20,17 +20,13 @@ from fairdraft.engine.processing.plan import compile_plan
 from fairdraft.engine.progress import TokenCounter
 from fairdraft.engine.prompts import Prompt, match_params, read_prompt, split_prompts
 from fairdraft.engine.request import Request
+from fairdraft.engine.speculation import describe_speculator, load_once, new_speculator
 from fairdraft.engine.streaming import EventSource
-from fairdraft.models import CausalLM, load_model
+from fairdraft.models import CausalLM
 from fairdraft.noise import Trace, parse_noise_key, request_key
 from fairdraft.ops import Impl
 from fairdraft.ops.dispatch import resolve_impl
-from fairdraft.speculators import (
-    DraftModelSpeculator,
-    NgramSpeculator,
-    Speculator,
-    match_vocabularies,
-)
+from fairdraft.speculators import Speculator
 
 Progress = Callable[[int, int], None]
 
@@ -94,9 +90,11 @@ class LLM:
         if config is not None and not isinstance(config, SpeculativeConfig):
             config = SpeculativeConfig.from_dict(config)
         self.config = config
-        self.target = _load(model, tokenizer, dtype, device, "target")
+        self.target = load_once(model, tokenizer, dtype, device, "target")
         self.max_model_len = _context(max_model_len, self.target)
-        self.speculator = self._new_speculator(dtype, device)
+        self.speculator: Speculator | None = None
+        if config is not None:
+            self.speculator = new_speculator(config, self.target, dtype, device)
         self.engine = Engine(
             self.target,
             self.speculator,
@@ -122,7 +120,7 @@ class LLM:
         lines = [
             f"target: {target.name}, {target.num_parameters:,} parameters, "
             f"{str(target.dtype).removeprefix('torch.')} on {target.device}",
-            f"speculator: {self._describe_speculator()}",
+            f"speculator: {describe_speculator(self.config, self.speculator, self.max_model_len)}",
             f"sampler: race, impl {resolve_impl(self.engine.impl, self.engine.device)}; "
             f"rule: {self.engine.rule}",
         ]
@@ -131,19 +129,6 @@ class LLM:
         level = "logits repeat up to rounding" if is_steady else "logits depend on the batch"
         lines.append(f"repeats: the same key gives the same tokens for the same logits; {level}")
         return "\n".join(lines)
-
-    def _describe_speculator(self) -> str:
-        if self.speculator is None or self.config is None:
-            return "none, plain decoding"
-        config = self.config
-        text = f"{config.method}, {config.num_speculative_tokens} tokens a round"
-        if isinstance(self.speculator, DraftModelSpeculator):
-            draft = self.speculator.model
-            text += (
-                f", {draft.name}, {draft.num_parameters:,} parameters, "
-                f"{config.draft_sample_method} drafts, {self.speculator.vocabulary.describe()}"
-            )
-        return text
 
     def generate(
         self,
@@ -291,30 +276,6 @@ class LLM:
                 if request.request_id in self.engine.requests:
                     self.engine.abort(request.request_id)
 
-    def _new_speculator(self, dtype: str | None, device: str) -> Speculator | None:
-        config = self.config
-        if config is None:
-            return None
-        if config.method == "ngram":
-            assert config.prompt_lookup_min is not None and config.prompt_lookup_max is not None
-            return NgramSpeculator(
-                config.num_speculative_tokens, config.prompt_lookup_min, config.prompt_lookup_max
-            )
-        draft = _load(config.model, config.tokenizer, dtype, device, "draft")
-        vocabulary = match_vocabularies(
-            self.target.vocab_size,
-            draft.vocab_size,
-            self.target.tokenizer,
-            draft.tokenizer,
-            check=config.check_vocabulary,
-        )
-        return DraftModelSpeculator(
-            draft,
-            config.num_speculative_tokens,
-            vocabulary,
-            greedy=config.draft_sample_method == "greedy",
-        )
-
 
 def _refuse_shared_keys(requests: list[Request]) -> None:
     """One key on two prompts would draw both texts from the same noise."""
@@ -326,14 +287,6 @@ def _refuse_shared_keys(requests: list[Request]) -> None:
                 f"prompts[{index}]: noise_key={request.params.noise_key!r} is given to another "
                 "prompt too; a key replays one response, so pass one a prompt, or a seed"
             )
-
-
-def _load(model: Any, tokenizer: Any, dtype: str | None, device: str, role: str) -> CausalLM:
-    if isinstance(model, CausalLM):
-        if tokenizer is not None:
-            raise ValueError(f"{role}: tokenizer= goes to load_model when a CausalLM is passed")
-        return model
-    return load_model(model, tokenizer, dtype=dtype, device=device, role=role)
 
 
 def _context(max_model_len: int | None, target: CausalLM) -> int:

@@ -1,4 +1,4 @@
-"""The embedded model pair: a small target and its distilled draft, in Hugging Face format.
+"""The embedded models: a small target, its distilled draft and its heads.
 
 See `docs/pocket.md` for the recipe, the sources and the figures.
 """
@@ -9,18 +9,18 @@ from pathlib import Path
 
 __all__ = ["NAMES", "path"]
 
-NAMES = ("target", "draft")
+NAMES = ("target", "draft", "eagle3")
 
 
 def path(name: str) -> Path:
     """Returns the folder of an embedded checkpoint.
 
     Args:
-        name: `"target"` or `"draft"`.
+        name: `"target"`, `"draft"`, or `"eagle3"` for the head.
 
     Returns:
         A folder that `AutoModelForCausalLM.from_pretrained` and
-        `AutoTokenizer.from_pretrained` load.
+        `AutoTokenizer.from_pretrained` load; a head's is for `speculative_config`.
 
     Raises:
         ValueError: There is no such embedded model.

@@ -1,6 +1,7 @@
 """Speculators: what proposes tokens for the target to verify. None of them touches noise."""
 
 from fairdraft.speculators.draft_model import DraftModelSpeculator
+from fairdraft.speculators.eagle3 import Eagle3Speculator
 from fairdraft.speculators.features import Features
 from fairdraft.speculators.ngram import NgramSpeculator, lookup
 from fairdraft.speculators.proposal import DraftState, FeatureReader, Proposal, Speculator
@@ -11,6 +12,7 @@ __all__ = [
     "DraftModelSpeculator",
     "DraftState",
     "Drawn",
+    "Eagle3Speculator",
     "FeatureReader",
     "Features",
     "NgramSpeculator",

@@ -7,14 +7,12 @@ Meets (b): how many drafts a row gets follows from its limits alone. Sources: Le
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairdraft.models import CausalLM, RaggedCache
-from fairdraft.ops import PLACEHOLDER_TOKEN_ID, RowError
+from fairdraft.speculators.chain import DraftChain
 from fairdraft.speculators.proposal import DraftState, Proposal
 from fairdraft.speculators.vocabulary import VocabularyMap
 
@@ -46,7 +44,9 @@ class DraftModelSpeculator:
         self._cache = model.new_cache()
         self._num_cached = np.zeros(1, np.int64)
         self._num_fed = np.zeros(0, np.int64)
-        self._laws = torch.empty(0)
+        self._chain = DraftChain(
+            f"draft model {model.name!r}", vocabulary.target_size, greedy=greedy
+        )
 
     def propose(self, state: DraftState) -> Proposal:
         """Drafts `max_draft_tokens` for each row, fewer where the draft's own context ends.
@@ -56,45 +56,16 @@ class DraftModelSpeculator:
         """
         anchor = state.num_decided
         counts = self._num_drafts(anchor, state.max_draft_tokens)
-        num_steps = int(counts.max(initial=0))
         self._num_fed = np.maximum(counts - 1, 0)
-        if not num_steps:
-            return Proposal.empty(state.num_rows)
-        # filled through NumPy, which writes a few numbers several times faster than torch
-        drafts = np.full((state.num_rows, num_steps), PLACEHOLDER_TOKEN_ID)
-        laws = (
-            None
-            if self.greedy
-            else self._law_buffer(state.num_rows, num_steps, state.sampler.device)
-        )
-        errors: dict[int, str] = {}
-        rows = np.flatnonzero(counts > 0)
-        num_shared = int(counts[rows].min())
-        logits = self._feed_decided(state, rows)
-        for step in range(1, num_steps + 1):
-            if step > num_shared or errors:
-                rows = np.flatnonzero(counts >= step)
-                if not len(rows):
-                    break
-            if step > 1:
-                logits = self._feed_drafts(drafts[:, step - 2], anchor + step - 2, rows)
-            law = self.vocabulary.fit(logits.to(state.sampler.device))
-            drawn = state.sampler.draw(law, step, rows, greedy=self.greedy)
-            index = slice(None) if len(rows) == state.num_rows else rows
-            drafts[index, step - 1] = drawn.token_ids.numpy()
-            if laws is not None:
-                place = index if isinstance(index, slice) else torch.from_numpy(index)
-                laws[place, step - 1] = drawn.logits
-            error = drawn.error.numpy()
-            if error.any():
-                errors |= self._note_errors(rows, error, step)
-                counts[list(errors)] = 0
-        return Proposal(
-            torch.from_numpy(drafts),
-            torch.from_numpy(counts),
-            laws,
-            errors=errors or None,
-        )
+
+        def next_logits(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
+            if step == 1:
+                logits = self._feed_decided(state, rows)
+            else:
+                logits = self._feed_drafts(before, anchor + step - 2, rows)
+            return self.vocabulary.fit(logits.to(state.sampler.device))
+
+        return self._chain.draw(state, counts, next_logits)
 
     @property
     def cache(self) -> RaggedCache:
@@ -126,8 +97,7 @@ class DraftModelSpeculator:
 
     def error(self, step: int, code: int) -> str:
         """What a row's message says when a draft of the round could not be drawn."""
-        message = RowError(code).message
-        return f"draft model {self.model.name!r}, draft {step} of the round: {message}"
+        return self._chain.error(step, code)
 
     def commit(self, num_accepted_tokens: np.ndarray) -> None:
         """Keeps the cached drafts that stood; the rest is rolled back by position."""
@@ -207,20 +177,6 @@ class DraftModelSpeculator:
             num_tokens=None if num_tokens is None else torch.from_numpy(num_tokens),
             last_only=True,
         )
-
-    def _law_buffer(self, num_rows: int, num_steps: int, device: torch.device) -> Tensor:
-        shape = (num_rows, num_steps, self.vocabulary.target_size)
-        size = math.prod(shape)
-        if self._laws.numel() < size or self._laws.device != device:
-            self._laws = torch.empty(size, device=device)
-        return self._laws[:size].view(shape)
-
-    def _note_errors(self, rows: np.ndarray, error: np.ndarray, step: int) -> dict[int, str]:
-        return {
-            int(row): self.error(step, code)
-            for row, code in zip(rows, error.tolist(), strict=True)
-            if code
-        }
 
 
 def _pick(logits: Tensor, rows: np.ndarray) -> Tensor:

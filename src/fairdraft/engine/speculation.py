@@ -1,0 +1,107 @@
+"""From a `SpeculativeConfig` to the speculator that it asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fairdraft import pocket
+from fairdraft.engine.config import SpeculativeConfig
+from fairdraft.models import CausalLM, load_model
+from fairdraft.speculators import (
+    DraftModelSpeculator,
+    Eagle3Speculator,
+    NgramSpeculator,
+    Speculator,
+    match_vocabularies,
+)
+from fairdraft.speculators.heads import CachedHead, load_head
+
+#: names of embedded heads
+POCKET_HEADS = {"pocket-eagle3": "eagle3"}
+
+
+def new_speculator(
+    config: SpeculativeConfig, target: CausalLM, dtype: str | None, device: str
+) -> Speculator:
+    """Makes the speculator of a configuration.
+
+    Args:
+        config: What is asked for.
+        target: What it drafts for.
+        dtype: Of a draft model, as `load_model`.
+        device: Of a draft model.
+
+    Raises:
+        ValueError: If its model cannot be used with this target.
+    """
+    num_drafts = config.num_speculative_tokens
+    is_greedy = config.draft_sample_method == "greedy"
+    if config.method == "ngram":
+        assert config.prompt_lookup_min is not None and config.prompt_lookup_max is not None
+        return NgramSpeculator(num_drafts, config.prompt_lookup_min, config.prompt_lookup_max)
+    if config.method == "eagle3":
+        head = load_head(head_folder(config.model), target)
+        num_slots = min(head.config.max_position_embeddings, target.max_model_len)
+        cached = CachedHead(head, num_slots)
+        return Eagle3Speculator(cached, num_drafts, target.vocab_size, greedy=is_greedy)
+    draft = load_once(config.model, config.tokenizer, dtype, device, "draft")
+    vocabulary = match_vocabularies(
+        target.vocab_size,
+        draft.vocab_size,
+        target.tokenizer,
+        draft.tokenizer,
+        check=config.check_vocabulary,
+    )
+    return DraftModelSpeculator(draft, num_drafts, vocabulary, greedy=is_greedy)
+
+
+def describe_speculator(
+    config: SpeculativeConfig | None, speculator: Speculator | None, max_model_len: int
+) -> str:
+    """Says in a line what drafts, and where it will not."""
+    if speculator is None or config is None:
+        return "none, plain decoding"
+    text = f"{config.method}, {config.num_speculative_tokens} tokens a round"
+    if isinstance(speculator, DraftModelSpeculator):
+        draft = speculator.model
+        return (
+            f"{text}, {draft.name}, {draft.num_parameters:,} parameters, "
+            f"{config.draft_sample_method} drafts, {speculator.vocabulary.describe()}"
+        )
+    if isinstance(speculator, Eagle3Speculator):
+        return f"{text}, {config.draft_sample_method} drafts, {speculator.describe(max_model_len)}"
+    return text
+
+
+def head_folder(model: str | Path) -> Path:
+    """The folder of a head: an embedded one by name, or as given.
+
+    Raises:
+        ValueError: If there is no such folder.
+    """
+    if model in POCKET_HEADS:
+        folder = pocket.path(POCKET_HEADS[str(model)])
+        if not (folder / "config.json").is_file():
+            raise ValueError(f"{model!r} is not part of this installation; pass a folder instead")
+        return folder
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        raise ValueError(
+            f"unknown head {str(model)!r}: no such folder, and not one of "
+            f"{', '.join(POCKET_HEADS)}. Nothing is downloaded; pass a folder"
+        )
+    return folder
+
+
+def load_once(model: Any, tokenizer: Any, dtype: str | None, device: str, role: str) -> CausalLM:
+    """Loads a model, or takes one that is loaded.
+
+    Raises:
+        ValueError: As `load_model`, and if a tokenizer is given for a loaded one.
+    """
+    if isinstance(model, CausalLM):
+        if tokenizer is not None:
+            raise ValueError(f"{role}: tokenizer= goes to load_model when a CausalLM is passed")
+        return model
+    return load_model(model, tokenizer, dtype=dtype, device=device, role=role)

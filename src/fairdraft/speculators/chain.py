@@ -1,0 +1,101 @@
+"""Drawing a chain of drafts, one after the other, from whatever gives their logits.
+
+Axes: B rows, K drafted, N rows that draft at a step, V vocabulary of the target.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft.ops import PLACEHOLDER_TOKEN_ID, RowError
+from fairdraft.speculators.proposal import DraftState, Proposal
+
+#: step (1 for the first), the drafts before it [B] and the rows that draft [N] to logits [N, V]
+NextLogits = Callable[[int, np.ndarray, np.ndarray], Tensor]
+
+
+class DraftChain:
+    """Draws each draft from logits that may depend on the drafts before it.
+
+    Meets (a): what is sampled is what is handed on as q. Meets (b): how many drafts a row gets is
+    given before the first is drawn. A row whose logits cannot be sampled gets none and fails.
+
+    Args:
+        what: What messages call the speculator.
+        vocab_size: V.
+        greedy: Takes the best token at each step: point masses without noise.
+    """
+
+    def __init__(self, what: str, vocab_size: int, *, greedy: bool) -> None:
+        self.what = what
+        self.vocab_size = vocab_size
+        self.greedy = greedy
+        self._laws = torch.empty(0)
+
+    def draw(self, state: DraftState, counts: np.ndarray, next_logits: NextLogits) -> Proposal:
+        """Draws `counts` drafts a row.
+
+        Args:
+            state: The round.
+            counts: Drafts of each row [B], int64; changed where a row fails.
+            next_logits: Called once a step, in order, with rows in ascending order.
+
+        Noise:
+            One DRAFT race for each draft, none when greedy.
+        """
+        num_steps = int(counts.max(initial=0))
+        if not num_steps:
+            return Proposal.empty(state.num_rows)
+        # filled through NumPy, which writes a few numbers several times faster than torch
+        drafts = np.full((state.num_rows, num_steps), PLACEHOLDER_TOKEN_ID)
+        laws = None if self.greedy else self._law_buffer(state, num_steps)
+        errors: dict[int, str] = {}
+        rows = np.flatnonzero(counts > 0)
+        num_shared = int(counts[rows].min())
+        for step in range(1, num_steps + 1):
+            if step > num_shared or errors:
+                rows = np.flatnonzero(counts >= step)
+                if not len(rows):
+                    break
+            before = drafts[:, step - 2] if step > 1 else drafts[:, 0]
+            law = next_logits(step, before, rows).to(state.sampler.device)
+            drawn = state.sampler.draw(law, step, rows, greedy=self.greedy)
+            index = slice(None) if len(rows) == state.num_rows else rows
+            drafts[index, step - 1] = drawn.token_ids.numpy()
+            if laws is not None:
+                place = index if isinstance(index, slice) else torch.from_numpy(index)
+                laws[place, step - 1] = drawn.logits
+            error = drawn.error.numpy()
+            if error.any():
+                errors |= self._note_errors(rows, error, step)
+                counts[list(errors)] = 0
+        return Proposal(
+            torch.from_numpy(drafts),
+            torch.from_numpy(counts),
+            laws,
+            errors=errors or None,
+        )
+
+    def error(self, step: int, code: int) -> str:
+        """What a row's message says when a draft of the round could not be drawn."""
+        return f"{self.what}, draft {step} of the round: {RowError(code).message}"
+
+    def _law_buffer(self, state: DraftState, num_steps: int) -> Tensor:
+        device = state.sampler.device
+        shape = (state.num_rows, num_steps, self.vocab_size)
+        size = math.prod(shape)
+        if self._laws.numel() < size or self._laws.device != device:
+            self._laws = torch.empty(size, device=device)
+        return self._laws[:size].view(shape)
+
+    def _note_errors(self, rows: np.ndarray, error: np.ndarray, step: int) -> dict[int, str]:
+        return {
+            int(row): self.error(step, code)
+            for row, code in zip(rows, error.tolist(), strict=True)
+            if code
+        }

@@ -1,0 +1,99 @@
+"""A head over a ragged batch, with keys and values of its own.
+
+Axes: B rows, Q slots, H width of the head, V target ids.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft.models import RaggedCache
+from fairdraft.models.attention import attend
+from fairdraft.models.masks import AlignedMasks, AttentionKind, additive_mask
+from fairdraft.models.packing import can_pack, pack_linear_layers
+from fairdraft.speculators.heads.network import Eagle3Head
+
+_FULL = AttentionKind("full")
+
+
+class CachedHead:
+    """Runs blocks of slots, each row at its own position; rollback is a smaller start.
+
+    Args:
+        head: Shared with its target, in evaluation mode; on a CPU its products are packed.
+        num_slots: Slots that a row may use: the head's context.
+
+    Attributes:
+        head: The network.
+        num_slots: As given.
+    """
+
+    def __init__(self, head: Eagle3Head, num_slots: int) -> None:
+        self.head = head
+        self.num_slots = num_slots
+        weight = head.fc.weight
+        self.device, self.dtype = weight.device, weight.dtype
+        if can_pack(head):
+            pack_linear_layers(head)
+        self.cache = RaggedCache(num_slots)
+        self._masks = AlignedMasks(num_slots, self.dtype, self.device)
+        self._angles = (torch.empty(0), torch.empty(0))
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        hidden: Tensor,
+        start: np.ndarray,
+        num_tokens: np.ndarray | None = None,
+        first_row: int = 0,
+    ) -> Tensor:
+        """Runs one block of slots a row and keeps their keys and values.
+
+        Args:
+            token_ids: int64 [B, Q]; padding may hold any id of the embedding.
+            hidden: [B, Q, H].
+            start: First slot of each row [B], 0 to `num_slots`.
+            num_tokens: Slots of each row [B], 0 to Q; None for Q. None may end past `num_slots`.
+            first_row: Row of the cache that the first row of the block is.
+
+        Returns:
+            [B, Q, H]; padding holds anything.
+        """
+        width = token_ids.shape[1]
+        counts = np.full(len(start), width) if num_tokens is None else num_tokens
+        assert (start >= 0).all() and (start + counts <= self.num_slots).all()
+        positions, mask = self._begin(start, width, first_row)
+        layer = self.head.layers[0]
+
+        def attend_cached(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys, values = self.cache.update(key, value, 0)
+            return attend(query, keys, values, mask, None)
+
+        assert self.head.embed_tokens is not None
+        embedded = self.head.embed_tokens(token_ids.to(self.device))
+        return layer(embedded, hidden, self._rotations(positions), attend_cached)
+
+    def _begin(self, start: np.ndarray, width: int, first_row: int) -> tuple[Tensor, Tensor]:
+        first, last = int(start.min()), int(start.max())
+        if first == last and first + width <= self.num_slots:
+            positions = torch.arange(first, first + width, device=self.device)[None]
+            length = self.cache.begin(positions.expand(len(start), -1), first_row, first + width)
+            return positions, self._masks.get(first, width, length)
+        # padding past the context: legal positions, and a slot that nobody reads
+        slots = torch.from_numpy(start[:, None] + np.arange(width)).to(self.device)
+        positions = slots.clamp(max=self.num_slots - 1)
+        length = self.cache.begin(
+            slots.clamp(max=self.cache.scratch_slot), first_row, min(last + width, self.num_slots)
+        )
+        return positions, additive_mask(positions, length, _FULL, self.dtype)
+
+    def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        needed = self.cache.get_seq_length()
+        if needed > len(self._angles[0]):
+            size = min(max(needed, 2 * len(self._angles[0]), 256), self.num_slots)
+            cos, sin = self.head.angles(torch.arange(size, device=self.device)[None])
+            self._angles = cos[0, 0], sin[0, 0]
+        cos, sin = self._angles
+        return cos[positions][:, None], sin[positions][:, None]

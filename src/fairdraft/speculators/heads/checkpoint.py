@@ -1,0 +1,180 @@
+"""Loading a head for a target, or refusing it with a reason; saving it in a public layout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairdraft.models import CausalLM
+from fairdraft.speculators.heads.config import Eagle3Config
+from fairdraft.speculators.heads.files import CONFIG, read_checkpoint, write_checkpoint
+from fairdraft.speculators.heads.layouts import (
+    Layout,
+    layout_of,
+    read_config,
+    read_tensors,
+    states_eagle3,
+    target_ids,
+    write_config,
+    write_tensors,
+)
+from fairdraft.speculators.heads.network import Eagle3Head
+
+_MAPS = ("d2t", "t2d")
+
+
+def load_head(folder: str | Path, target: CausalLM) -> Eagle3Head:
+    """Loads an EAGLE-3 head and joins it to its target.
+
+    Args:
+        folder: A checkpoint in either public layout.
+        target: What it drafts for; the head takes its device and type.
+
+    Returns:
+        The head in evaluation mode, sharing what it has not of its own.
+
+    Raises:
+        ValueError: If the checkpoint is damaged, not supported, or of another target; the message
+            says which of the two disagree in what.
+    """
+    name = str(folder)
+    raw, found = read_checkpoint(Path(folder).expanduser())
+    tensors = read_tensors(found, layout_of(raw, name))
+    if "fc.weight" not in tensors:
+        raise ValueError(f"{name!r} lacks fc.weight, which fuses the target's states")
+    config = read_config(raw, tensors, num_layers(target), name)
+    check_target(config, target, name)
+    head = Eagle3Head(
+        config,
+        target_ids(tensors, config, name),
+        owns_embedding="embed_tokens.weight" in tensors,
+        owns_output="lm_head.weight" in tensors,
+    )
+    weights = {key: value for key, value in tensors.items() if key not in _MAPS}
+    _fill(head, weights, name)
+    head = head.to(target.device, target.dtype).eval().requires_grad_(False)
+    join(head, target, name)
+    return head
+
+
+def is_head(folder: Path) -> bool:
+    """Whether a folder holds a head that `load_head` would try."""
+    path = folder / CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and states_eagle3(config)
+
+
+def join(head: Eagle3Head, target: CausalLM, name: str = "the head") -> None:
+    """Gives a head the target's embedding and output rows, where it has none.
+
+    Raises:
+        ValueError: If the target has none to give, or of another width.
+    """
+    embedding: Any = target.model.get_input_embeddings()
+    output: Any = target.model.get_output_embeddings()
+    if not head.owns_output and (output is None or getattr(output, "bias", None) is not None):
+        raise ValueError(
+            f"{name!r} has no lm_head of its own, and the output of {target.name!r} is no plain "
+            "matrix that it could share"
+        )
+    width = head.config.hidden_size
+    for owned, module, what in (
+        (head.owns_embedding, embedding, "embed_tokens"),
+        (head.owns_output, output, "lm_head"),
+    ):
+        if not owned and module.weight.shape[1] != width:
+            raise ValueError(
+                f"{name!r} is {width} wide and has no {what} of its own; that of "
+                f"{target.name!r} is {module.weight.shape[1]} wide"
+            )
+    head.share(embedding.weight, embedding.weight if output is None else output.weight)
+
+
+def check_target(config: Eagle3Config, target: CausalLM, name: str) -> None:
+    """Refuses a head that was made for another target.
+
+    Raises:
+        ValueError: If width, layers or vocabulary differ.
+    """
+    text: Any = target.model.config.get_text_config(decoder=True)
+    made_for = f"; it was made for {config.target_name!r}" if config.target_name else ""
+    if config.target_hidden_size != text.hidden_size:
+        raise ValueError(
+            f"{name!r} reads states of {config.target_hidden_size} numbers, and those of "
+            f"{target.name!r} have {text.hidden_size}{made_for}"
+        )
+    layers = num_layers(target)
+    stated = config.target_layers
+    if max(config.feature_layers) > layers or (stated is not None and stated != layers):
+        wanted = stated if stated is not None else f"at least {max(config.feature_layers)}"
+        raise ValueError(
+            f"{name!r} reads the states {list(config.feature_layers)} of a target of {wanted} "
+            f"layers, and {target.name!r} has {layers}{made_for}"
+        )
+    if config.vocab_size not in (target.vocab_size, target.padded_vocab_size):
+        raise ValueError(
+            f"{name!r} is made for {config.vocab_size} ids, and {target.name!r} has "
+            f"{target.vocab_size}{made_for}"
+        )
+
+
+def num_layers(target: CausalLM) -> int:
+    """Layers of a target."""
+    text: Any = target.model.config.get_text_config(decoder=True)
+    return int(text.num_hidden_layers)
+
+
+def save_head(
+    head: Eagle3Head,
+    folder: str | Path,
+    *,
+    layout: Layout = "speculators",
+    dtype: torch.dtype = torch.bfloat16,
+) -> None:
+    """Writes a head without what it shares with its target.
+
+    Args:
+        head: The head.
+        folder: Where to; made if missing, files of the same names are replaced.
+        layout: "speculators" or "eagle".
+        dtype: Of the weights on disk.
+    """
+    tensors: dict[str, Tensor] = {
+        name: parameter.to(dtype) for name, parameter in head.own_parameters().items()
+    }
+    config, ids = head.config, head.target_ids.cpu()
+    if config.draft_vocab_size < config.vocab_size:
+        tensors["d2t"] = ids - torch.arange(len(ids))
+        tensors["t2d"] = torch.zeros(config.vocab_size, dtype=torch.bool).index_fill_(0, ids, True)
+    write_checkpoint(
+        Path(folder), write_config(config, layout, dtype), write_tensors(tensors, layout)
+    )
+
+
+def _fill(head: Eagle3Head, weights: dict[str, Tensor], name: str) -> None:
+    expected = head.state_dict()
+    missing = sorted(expected.keys() - weights.keys())
+    if missing:
+        raise ValueError(
+            f"{name!r} lacks {len(missing)} tensors, {missing[0]!r} first; it is incomplete"
+        )
+    extra = sorted(weights.keys() - expected.keys())
+    if extra:
+        raise ValueError(
+            f"{name!r} holds {len(extra)} tensors that an EAGLE-3 head of one layer has not, "
+            f"{extra[0]!r} first"
+        )
+    for key, tensor in weights.items():
+        if tensor.shape != expected[key].shape:
+            raise ValueError(
+                f"{name!r}: {key} has shape {tuple(tensor.shape)}; its configuration calls for "
+                f"{tuple(expected[key].shape)}"
+            )
+    head.load_state_dict({key: tensor.float() for key, tensor in weights.items()})

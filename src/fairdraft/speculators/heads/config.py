@@ -1,0 +1,123 @@
+"""What an EAGLE-3 head is made of, and for which target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import LlamaConfig
+
+#: scalings whose frequencies do not follow the longest text of the batch
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+
+def default_feature_layers(num_layers: int) -> tuple[int, int, int]:
+    """The states that EAGLE-3 heads read where nothing is said: an early, a middle, a late one.
+
+    Args:
+        num_layers: Layers of the target.
+
+    Returns:
+        Indices into transformers' `hidden_states`: 2, half and three before the end as published
+        (that is what engines assume of a checkpoint that names none), and for targets of fewer
+        than six layers the first, the middle and the last state.
+    """
+    if num_layers >= 6:
+        return 2, num_layers // 2, num_layers - 3
+    return 1, max(num_layers // 2, 1), num_layers
+
+
+@dataclass(frozen=True)
+class Eagle3Config:
+    """Shape of a head and what it expects of its target.
+
+    Attributes:
+        hidden_size: Width of the head, H.
+        intermediate_size: Width of its MLP.
+        num_attention_heads: Query heads.
+        num_key_value_heads: Key/value heads.
+        head_dim: Size of a head.
+        vocab_size: Ids of the target.
+        draft_vocab_size: Ids that the head can draft.
+        target_hidden_size: Width of the target's states.
+        feature_layers: States that are read, as transformers numbers them; one is EAGLE-1's way.
+        max_position_embeddings: Positions that the head was made for.
+        rms_norm_eps: Of its norms.
+        hidden_act: Activation of the MLP.
+        rope_parameters: As transformers has them.
+        norm_before_residual: Whether the residual is taken after the norm of the hidden state.
+        target_layers: Layers of the target, or None if the checkpoint does not say.
+        num_trained_steps: Drafts a round that it was trained for, or None if it does not say.
+        target_name: The target's name, for messages.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    draft_vocab_size: int
+    target_hidden_size: int
+    feature_layers: tuple[int, ...]
+    max_position_embeddings: int
+    rms_norm_eps: float = 1e-5
+    hidden_act: str = "silu"
+    rope_parameters: Mapping[str, Any] = field(
+        default_factory=lambda: {"rope_type": "default", "rope_theta": 10000.0}
+    )
+    norm_before_residual: bool = False
+    target_layers: int | None = None
+    num_trained_steps: int | None = None
+    target_name: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
+            *("head_dim", "vocab_size", "draft_vocab_size", "target_hidden_size"),
+            "max_position_embeddings",
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"the head has {name} = {value!r}; it must be at least 1")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"the head has {self.num_attention_heads} query heads, which "
+                f"{self.num_key_value_heads} key/value heads cannot share"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"the head has head_dim = {self.head_dim}; rotations need an even one")
+        if self.draft_vocab_size > self.vocab_size:
+            raise ValueError(
+                f"the head drafts {self.draft_vocab_size} ids of a vocabulary of {self.vocab_size}"
+            )
+        if not self.feature_layers or min(self.feature_layers) < 0:
+            raise ValueError(
+                f"the head reads the states {list(self.feature_layers)}; name at least one, 0 is "
+                "the embedding"
+            )
+        kind = self.rope_parameters.get("rope_type", "default")
+        if kind not in ROPE_TYPES:
+            raise ValueError(
+                f"the head has rope_type {kind!r}; supported are {', '.join(ROPE_TYPES)}"
+            )
+
+    def llama(self) -> LlamaConfig:
+        """The same shape as transformers says it, for rotary embeddings and saving."""
+        return LlamaConfig(
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            num_hidden_layers=1,
+            num_attention_heads=self.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            head_dim=self.head_dim,
+            hidden_act=self.hidden_act,
+            max_position_embeddings=self.max_position_embeddings,
+            rms_norm_eps=self.rms_norm_eps,
+            rope_parameters=dict(self.rope_parameters),  # pyright: ignore[reportArgumentType]
+            tie_word_embeddings=False,
+            bos_token_id=None,
+            eos_token_id=None,
+        )

@@ -1,0 +1,90 @@
+"""The files of a head's checkpoint: one config.json and its tensors."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+PICKLED = "pytorch_model.bin"
+
+
+def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Reads a folder's configuration and all of its tensors, sharded or not.
+
+    Raises:
+        ValueError: If a file is missing, truncated or no checkpoint.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ValueError(f"{str(folder)!r} is no head: it has no {CONFIG}")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{str(path)!r} is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{str(path)!r} holds no object")
+    tensors: dict[str, Tensor] = {}
+    for file in _weight_files(folder):
+        tensors |= _read_tensors(file)
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise ValueError(
+                f"{str(folder)!r}: tensor {name!r} holds NaN or infinity; the head is broken, "
+                "train it again or fetch it again"
+            )
+    return config, tensors
+
+
+def write_checkpoint(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Writes a checkpoint; each file appears whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+    scratch = folder / f".{CONFIG}.new"
+    scratch.write_text(text, encoding="utf-8")
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    weights = folder / f".{WEIGHTS}.new"
+    save_file(kept, weights, metadata={"format": "pt"})
+    weights.chmod(0o644)
+    os.replace(weights, folder / WEIGHTS)
+    os.replace(scratch, folder / CONFIG)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = folder / f"{WEIGHTS}.index.json"
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        for name in names:
+            # a name with a path in it could reach outside the folder
+            if Path(name).name != name or not (folder / name).is_file():
+                raise ValueError(f"{str(index)!r} names {name!r}, which is not beside it")
+        return [folder / name for name in names]
+    if (folder / PICKLED).is_file():
+        return [folder / PICKLED]
+    raise ValueError(f"{str(folder)!r} has no weights: neither {WEIGHTS} nor {PICKLED}")
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        # plain tensors only: nothing in the file is executed
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except SafetensorError as error:
+        raise ValueError(f"{str(file)!r} is truncated or damaged: {error}") from error
+    except Exception as error:
+        first = str(error).strip().splitlines()[:1]
+        raise ValueError(f"{str(file)!r} cannot be read: {' '.join(first)}") from error
+    if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
+        raise ValueError(f"{str(file)!r} holds no dictionary of tensors")
+    return found

@@ -1,0 +1,215 @@
+"""The head's slots always hold what was decided, and q is the head's law from scratch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fairdraft import LLM, SamplingParams
+from fairdraft.speculators import DraftState, Eagle3Speculator, Proposal
+from tests.engine.toys import ids, tiny_llama
+from tests.speculators.small_heads import law_from_scratch, save_small, with_head
+
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12], [3, 1, 3, 1, 3, 1, 3]]
+PARAMS = [
+    SamplingParams(seed=1, max_tokens=12),
+    SamplingParams(seed=2, max_tokens=17, temperature=0.6),
+    SamplingParams(seed=3, max_tokens=14, num_speculative_tokens=1),
+    SamplingParams(seed=4, max_tokens=16, temperature=0),
+]
+
+
+class Recorder:
+    """Keeps every proposal with the texts that it continued."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rounds: list[tuple[list[list[int]], Proposal]] = []
+        propose = Eagle3Speculator.propose
+
+        def record(speculator: Eagle3Speculator, state: DraftState) -> Proposal:
+            texts = [
+                state.token_ids[row, :count].tolist() for row, count in enumerate(state.num_decided)
+            ]
+            proposal = propose(speculator, state)
+            laws = proposal.draft_logits
+            kept = laws.clone() if isinstance(laws, torch.Tensor) else None
+            self.rounds.append(
+                (texts, Proposal(proposal.token_ids, proposal.num_draft_tokens.clone(), kept))
+            )
+            return proposal
+
+        monkeypatch.setattr(Eagle3Speculator, "propose", record)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    return Recorder(monkeypatch)
+
+
+def preempting(llm: LLM, at: tuple[int, ...]) -> LLM:
+    """Drops the first row's caches before some steps."""
+    step, count = llm.engine.step, 0
+
+    def step_and_preempt() -> Any:
+        nonlocal count
+        count += 1
+        if count in at and llm.engine.rows.num_rows:
+            llm.engine.preempt(llm.engine.rows.sequences[0].request.request_id)
+        return step()
+
+    llm.engine.step = step_and_preempt
+    return llm
+
+
+@pytest.mark.parametrize(
+    ("num_drafts", "changes"),
+    [
+        (1, {}),
+        (3, {"norm_before_residual": True}),
+        (5, {"feature_layers": (2,), "ids": [0, 3, 7, 20, 21, 50, 96]}),
+    ],
+)
+def test_q_is_the_head_given_the_decided_text(
+    num_drafts: int, changes: dict[str, Any], recorder: Recorder, tmp_path: Path
+) -> None:
+    """After any mix of acceptances and rejections, and after a preemption."""
+    target = tiny_llama(0)
+    folder = save_small(target, tmp_path, **changes)
+    preempting(llm := with_head(target, folder, num_drafts, max_num_seqs=3), (3, 6)).generate(
+        PROMPTS, PARAMS
+    )
+    chosen = changes.get("ids", list(range(97)))
+    others = sorted(set(range(97)) - set(chosen))
+    checked = 0
+    for texts, proposal in recorder.rounds[::2]:
+        assert isinstance(proposal.draft_logits, torch.Tensor)
+        for row, text in enumerate(texts):
+            drafts = proposal.token_ids[row].tolist()
+            for i in range(int(proposal.num_draft_tokens[row])):
+                law = law_from_scratch(target, folder, text, drafts[:i])
+                found = proposal.draft_logits[row, i]
+                np.testing.assert_allclose(found[chosen], law, rtol=1e-3, atol=2e-3)
+                assert (found[others] == -torch.inf).all()
+                checked += 1
+    assert checked > 15
+    assert llm.describe().count("eagle3") == 1
+
+
+@pytest.mark.parametrize("method", ["probabilistic", "greedy"])
+def test_tokens_are_the_same_alone_batched_preempted_and_in_a_long_prefill(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tiny_llama(0)
+    folder = save_small(target, tmp_path, scale=0.1)
+
+    def llm(**options: Any) -> LLM:
+        return with_head(target, folder, 3, draft_sample_method=method, **options)
+
+    batched = ids(llm().generate(PROMPTS, PARAMS))
+    alone = [ids(llm().generate([p], [q]))[0] for p, q in zip(PROMPTS, PARAMS, strict=True)]
+    assert alone == batched
+    assert ids(preempting(llm(max_num_seqs=2), (2, 4, 7)).generate(PROMPTS, PARAMS)) == batched
+    monkeypatch.setattr("fairdraft.models.causal_lm._PREFILL_TOKENS", 4)
+    assert ids(llm().generate(PROMPTS, PARAMS)) == batched
+
+
+def test_greedy_text_is_the_targets(tmp_path: Path) -> None:
+    target = tiny_llama(0)
+    params = SamplingParams(temperature=0, max_tokens=20)
+    plain = ids(LLM(target).generate(PROMPTS, params))
+    assert ids(with_head(target, save_small(target, tmp_path)).generate(PROMPTS, params)) == plain
+
+
+def test_a_round_that_is_redone_finds_the_head_unchanged(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after the features of a verified round were shown, before it is committed."""
+    target = tiny_llama(0)
+    llm = with_head(target, save_small(target, tmp_path), 3)
+    whole = ids(llm.generate(PROMPTS, PARAMS))
+    recorder.rounds.clear()
+    import fairdraft.engine.core as core
+
+    commit, count = core.commit, 0
+
+    def interrupted(*args: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count in (2, 5):
+            raise KeyboardInterrupt
+        return commit(*args)
+
+    monkeypatch.setattr(core, "commit", interrupted)
+    step = llm.engine.step
+
+    def persistent() -> Any:
+        while True:
+            try:
+                return step()
+            except KeyboardInterrupt:
+                continue
+
+    llm.engine.step = persistent
+    assert ids(llm.generate(PROMPTS, PARAMS)) == whole
+    texts, laws = zip(*recorder.rounds, strict=True)
+    assert texts[1] == texts[2]
+    assert torch.equal(laws[1].token_ids, laws[2].token_ids)
+    assert torch.equal(laws[1].draft_logits, laws[2].draft_logits)
+
+
+def test_near_the_limit_drafts_fit_the_room_that_is_left(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    """Prompts that leave 1 to 6 positions of the target's context."""
+    target = tiny_llama(0, max_model_len=24)
+    folder = save_small(target, tmp_path)
+    prompts = [[(3 * i) % 97 for i in range(24 - room)] for room in range(1, 7)]
+    llm = with_head(target, folder, 4)
+    outputs = llm.generate(prompts, SamplingParams(seed=5))
+    assert [len(text) for text in ids(outputs)] == list(range(1, 7))
+    for texts, proposal in recorder.rounds:
+        room = np.array([24 - len(text) - 1 for text in texts])
+        assert (proposal.num_draft_tokens.numpy() == np.minimum(room, 4)).all()
+    plain = LLM(target).generate(prompts, SamplingParams(temperature=0))
+    assert ids(llm.generate(prompts, SamplingParams(temperature=0))) == ids(plain)
+
+
+def test_a_request_longer_than_the_head_goes_on_without_drafts(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    target = tiny_llama(0)
+    folder = save_small(target, tmp_path, max_position_embeddings=10)
+    llm = with_head(target, folder, 3)
+    assert "past 11 tokens a request goes on without drafts" in llm.describe()
+    prompts = [[1, 2, 3], list(range(40))]
+    params = SamplingParams(temperature=0, max_tokens=30)
+    assert ids(llm.generate(prompts, params)) == ids(LLM(target).generate(prompts, params))
+    for texts, proposal in recorder.rounds:
+        for text, count in zip(texts, proposal.num_draft_tokens.tolist(), strict=True):
+            assert count <= max(0, 12 - len(text))
+            assert (count > 0) == (len(text) <= 11)
+
+
+def test_rounds_without_room_are_caught_up(recorder: Recorder, tmp_path: Path) -> None:
+    """K = 0 for a while: the head still sees every decided token."""
+    target = tiny_llama(0)
+    folder = save_small(target, tmp_path)
+    llm = with_head(target, folder, 2)
+    rows, count = llm.engine.rows, 0
+    room = rows.max_draft_tokens
+
+    def sometimes() -> np.ndarray:
+        nonlocal count
+        count += 1
+        return room() * (count // 8 % 2 == 0)
+
+    rows.max_draft_tokens = sometimes
+    llm.generate([[1, 2, 3]], SamplingParams(seed=1, max_tokens=40))
+    [text], proposal = recorder.rounds[-1]
+    assert isinstance(proposal.draft_logits, torch.Tensor)
+    law = law_from_scratch(target, folder, text, [])
+    np.testing.assert_allclose(proposal.draft_logits[0, 0], law, rtol=1e-3, atol=2e-3)
