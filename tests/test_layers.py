@@ -20,6 +20,7 @@ RANKS = {
     "speculators": 3,
     "engine": 4,
     "audit": 5,
+    "training": 5,
     "testing": 6,
     "server": 6,
     "cli": 7,

@@ -1,0 +1,18 @@
+"""Training of heads: a corpus, the frozen target's states, one loop, and what came out."""
+
+from fairdraft.training.acceptance import Acceptance, measure_acceptance
+from fairdraft.training.corpus import Corpus, read_corpus
+from fairdraft.training.eagle3 import HeadShape, train_eagle3
+from fairdraft.training.selftext import sample_corpus
+from fairdraft.training.settings import Settings
+
+__all__ = [
+    "Acceptance",
+    "Corpus",
+    "HeadShape",
+    "Settings",
+    "measure_acceptance",
+    "read_corpus",
+    "sample_corpus",
+    "train_eagle3",
+]

@@ -1,0 +1,191 @@
+"""The training loop: steps, progress with the time left, checkpoints, and resuming after a kill."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairdraft.training.settings import Settings
+from fairdraft.training.ttt import Losses
+
+STATE = "training.pt"
+#: takes one line of progress
+Say = Callable[[str], None]
+
+
+@dataclass
+class Point:
+    """One measurement along the way.
+
+    Attributes:
+        step: Steps done.
+        loss: Mean training loss since the last point.
+        acceptance: Held-out chance of acceptance of each draft, if reached.
+    """
+
+    step: int
+    loss: float
+    acceptance: list[float]
+
+
+@dataclass
+class Loop:
+    """Minimizes a loss over windows that follow from the step alone.
+
+    A run that was killed goes on from its last checkpoint with the same windows, so it ends where
+    it would have ended.
+
+    Attributes:
+        parameters: What is trained, by name.
+        losses_of: A batch of windows to its losses.
+        batch_of: A step to its windows; a negative step to held-out ones.
+        settings: How long, how fast.
+        folder: Where checkpoints go.
+        say: Takes lines of progress.
+        save_seconds: Between two checkpoints.
+        num_points: Measurements of a whole run.
+    """
+
+    parameters: dict[str, nn.Parameter]
+    losses_of: Callable[[Tensor], Losses]
+    batch_of: Callable[[int], Tensor]
+    settings: Settings
+    folder: Path
+    say: Say
+    save_seconds: float = 60.0
+    num_points: int = 25
+    points: list[Point] = field(default_factory=list)
+
+    def run(self, *, resume: bool) -> list[Point]:
+        """Trains to the end.
+
+        Args:
+            resume: Goes on from the folder's checkpoint, if it has one.
+
+        Raises:
+            ValueError: If the checkpoint is damaged or was made with other settings.
+            ValueError: If the loss stops being finite.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        optimizer = _optimizer(self.parameters, self.settings)
+        step, before = 0, 0.0
+        if resume and (self.folder / STATE).is_file():
+            step, before = self._restore(optimizer)
+        settings, first, timed = self.settings, step, step
+        progress = settings.progress(step, before)
+        shown = math.floor(progress * self.num_points)
+        begin = saved = time.monotonic()
+        recent: list[Tensor] = []
+        while progress < 1.0:
+            # half a step ahead, so that the first step does something
+            recent.append(self._step(optimizer, step, progress + 0.5 / settings.steps))
+            step += 1
+            if step == first + 3:
+                # compilation happens in the first steps and is not training
+                begin, timed = time.monotonic(), step
+            if settings.seconds is not None and step % 8 == 0:
+                recent[-1].item()
+            elapsed = time.monotonic() - begin
+            progress = settings.progress(step, before + elapsed)
+            if math.floor(progress * self.num_points) > shown:
+                shown = math.floor(progress * self.num_points)
+                loss = torch.stack(recent).mean().item()
+                pace = elapsed / (step - timed) if step > timed else math.nan
+                self._measure(step, loss, progress, pace)
+                recent.clear()
+                if time.monotonic() - saved > self.save_seconds or progress >= 1.0:
+                    self._save(optimizer, step, before + elapsed)
+                    saved = time.monotonic()
+        return self.points
+
+    def _step(self, optimizer: torch.optim.Optimizer, step: int, progress: float) -> Tensor:
+        for group in optimizer.param_groups:
+            group["lr"] = self.settings.rate(progress)
+        losses = self.losses_of(self.batch_of(step))
+        losses.total.backward()
+        nn.utils.clip_grad_norm_(self.parameters.values(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return losses.total.detach()
+
+    def _measure(self, done: int, loss: float, progress: float, pace: float) -> None:
+        """Notes and says where the training is; `pace` is seconds a step."""
+        if not math.isfinite(loss):
+            raise ValueError(f"the loss is {loss} by step {done}; try a smaller learning rate")
+        # with a graph that nobody walks back: without one the loss would be compiled twice
+        held_out = self.losses_of(self.batch_of(-1))
+        acceptance = [round(value, 4) for value in held_out.acceptance.tolist()]
+        self.points.append(Point(done, round(loss, 4), acceptance))
+        settings = self.settings
+        left = pace * done * (1 - progress) / progress
+        tokens = settings.batch * settings.length / pace
+        shown = " ".join(f"{value:.3f}" for value in acceptance)
+        self.say(
+            f"step {done}, {progress:.0%}, loss {loss:.4f}, acceptance held out {shown}, "
+            f"{tokens:,.0f} tokens/s, {_duration(left)} left"
+        )
+
+    def _save(self, optimizer: torch.optim.Optimizer, done: int, seconds: float) -> None:
+        state = {
+            "settings": json.dumps(self.settings.as_dict()),
+            "step": done,
+            "seconds": seconds,
+            "parameters": {name: p.detach() for name, p in self.parameters.items()},
+            "optimizer": optimizer.state_dict(),
+            "points": [[p.step, p.loss, *p.acceptance] for p in self.points],
+        }
+        scratch = self.folder / f".{STATE}.new"
+        torch.save(state, scratch)
+        os.replace(scratch, self.folder / STATE)
+
+    def _restore(self, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
+        path = self.folder / STATE
+        try:
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            settings = json.loads(state["settings"])
+        except Exception as error:
+            raise ValueError(
+                f"{str(path)!r} is damaged: {error}; remove it to begin anew"
+            ) from error
+        if settings != self.settings.as_dict():
+            changed = {k for k, v in self.settings.as_dict().items() if settings.get(k) != v}
+            raise ValueError(
+                f"{str(path)!r} was made with other settings ({', '.join(sorted(changed))}); pass "
+                "those, another folder, or begin anew"
+            )
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                if name not in state["parameters"]:
+                    raise ValueError(f"{str(path)!r} is of another head: it lacks {name}")
+                parameter.copy_(state["parameters"][name])
+        optimizer.load_state_dict(state["optimizer"])
+        self.points = [Point(int(row[0]), row[1], row[2:]) for row in state["points"]]
+        self.say(f"resumed at step {state['step']}")
+        return state["step"], state["seconds"]
+
+
+def _optimizer(parameters: dict[str, nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
+    matrices = [p for p in parameters.values() if p.ndim >= 2]
+    vectors = [p for p in parameters.values() if p.ndim < 2]
+    groups = [
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=matrices[0].is_cuda)
+
+
+def _duration(seconds: float) -> str:
+    if math.isnan(seconds):
+        return "unknown time"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min"

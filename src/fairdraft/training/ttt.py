@@ -1,0 +1,107 @@
+"""Training-time test: the head runs on its own output, as it will while drafting.
+
+Step i continues every slot by i drafts at once. Its query sees the slots of step 0 up to its own,
+made of the target's states, and of each later step only the slot it came through: exactly what the
+cache holds when a round has drafted i tokens. Source: Li et al. 2025 (EAGLE-3), section 3.
+
+Axes: B windows, W ids of a window, L slots, T steps, H width, C draft ids, V target ids.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairdraft.speculators.heads import Eagle3Head
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Loss of a batch and what it is made of.
+
+    Attributes:
+        total: A scalar to minimize.
+        cross_entropy: Of each step, nats [T], detached.
+        acceptance: Mean over slots of sum_x min(p, q) at each step [T], detached: the chance that
+            a draft is accepted at temperature 1 if it is reached.
+    """
+
+    total: Tensor
+    cross_entropy: Tensor
+    acceptance: Tensor
+
+
+class StepAttention:
+    """Attention of successive steps over the slots of step 0 and the diagonal of later ones.
+
+    Args:
+        scale: Of the scores.
+    """
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Takes one step: query [B, heads, L, D], key and value [B, groups, L, D]."""
+        share, length = query.shape[1] // key.shape[1], query.shape[2]
+        self._keys.append(key.repeat_interleave(share, 1))
+        self._values.append(value.repeat_interleave(share, 1))
+        first, later = self._keys[0], self._keys[1:]
+        scores = [(query @ first.transpose(2, 3)).float()]
+        future = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
+        scores[0] = scores[0].masked_fill(future, -math.inf)
+        scores += [(query * keys).sum(-1, keepdim=True).float() for keys in later]
+        weights = (torch.cat(scores, -1) * self._scale).softmax(-1).to(query.dtype)
+        attended = weights[..., :length] @ self._values[0]
+        for index, values in enumerate(self._values[1:]):
+            attended = attended + weights[..., length + index, None] * values
+        return attended.transpose(1, 2)
+
+
+def ttt_losses(
+    head: Eagle3Head,
+    window: Tensor,
+    states: tuple[Tensor, ...],
+    probs: Tensor,
+    *,
+    num_drafts: int,
+    decay: float,
+    tv_weight: float,
+) -> Losses:
+    """Losses of a batch of windows.
+
+    The cross-entropy counts each slot by the mass of p that the draft vocabulary holds; with the
+    whole vocabulary it is the published one.
+
+    Args:
+        head: In training mode, sharing the target's matrices.
+        window: Ids, int64 [B, W] with W = L + T.
+        states: The target's, at the window's first L positions, one [B, L, H] a feature layer.
+        probs: The target's law after each of the positions 1 to W - 1, restricted to the draft
+            vocabulary and not renormalized [B, W - 1, C].
+        num_drafts: T.
+        decay: Weight of step i is decay^i.
+        tv_weight: Weight of 1 - sum_x min(p, q).
+    """
+    length = window.shape[1] - num_drafts
+    hidden = head.fuse(states)
+    attend = StepAttention(head.config.head_dim**-0.5)
+    entropies, overlaps = [], []
+    total = hidden.new_zeros((), dtype=torch.float32)
+    positions = torch.arange(length, device=window.device)[None]
+    for step in range(num_drafts):
+        tokens = window[:, 1 + step : 1 + step + length]
+        hidden = head(tokens, hidden, head.angles(positions + step), attend)
+        log_q = head.logits(hidden).float().log_softmax(-1)
+        p = probs[:, step : step + length]
+        entropy = -(p * log_q).sum(-1).mean()
+        overlap = torch.minimum(p, log_q.exp()).sum(-1).mean()
+        total = total + decay**step * (entropy + tv_weight * (1 - overlap))
+        entropies.append(entropy.detach())
+        overlaps.append(overlap.detach())
+    return Losses(total, torch.stack(entropies), torch.stack(overlaps))
