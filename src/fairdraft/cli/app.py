@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import fairdraft
-from fairdraft.cli import audit, generate, info
+from fairdraft.cli import audit, convert, generate, info, train
 
 app = typer.Typer(
     name="fairdraft",
@@ -20,6 +20,8 @@ app = typer.Typer(
 )
 generate.register(app)
 audit.register(app)
+train.register(app)
+convert.register(app)
 info.register(app)
 
 

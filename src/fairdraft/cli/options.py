@@ -23,7 +23,8 @@ Model = Annotated[
 Draft = Annotated[
     str | None,
     typer.Option(
-        help="Draft model; 'pocket' drafts with 'pocket-draft' unless told otherwise.",
+        help="Draft model or folder of a head; 'pocket' drafts with 'pocket-draft' unless told "
+        "otherwise.",
         metavar="MODEL",
         rich_help_panel=SPECULATION,
     ),
@@ -31,7 +32,7 @@ Draft = Annotated[
 Method = Annotated[
     str | None,
     typer.Option(
-        help="Speculator: draft_model, ngram, or none for plain decoding.",
+        help="Speculator: draft_model, ngram, eagle3, or none for plain decoding.",
         metavar="NAME",
         rich_help_panel=SPECULATION,
     ),

@@ -9,6 +9,8 @@ from fairdraft.cli.failure import UsageFault
 
 POCKET = "pocket"
 POCKET_DRAFT = "pocket-draft"
+#: what drafts for `pocket` by method, if nothing is said
+POCKET_DRAFTERS = {"draft_model": POCKET_DRAFT, "eagle3": "pocket-eagle3"}
 NONE = "none"
 
 
@@ -48,9 +50,9 @@ def speculative_config(
                 "out"
             )
     config.update(given)
-    takes_draft_model = config.get("method", "draft_model") == "draft_model"
-    if model == POCKET and "model" not in config and takes_draft_model:
-        config["model"] = POCKET_DRAFT
+    embedded = POCKET_DRAFTERS.get(config.get("method", "draft_model"))
+    if model == POCKET and "model" not in config and embedded is not None:
+        config["model"] = embedded
     if "model" not in config and "method" not in config:
         if config:
             raise UsageFault(
@@ -58,7 +60,10 @@ def speculative_config(
                 "--method ngram"
             )
         return None
-    config.setdefault("method", "draft_model")
+    if "method" not in config:
+        from fairdraft.engine.config import infer_method
+
+        config["method"] = infer_method(config["model"])
     return config
 
 
@@ -67,8 +72,9 @@ def describe(config: dict[str, Any] | None) -> str:
     if config is None:
         return "no speculator"
     name = config["method"]
-    if config.get("model") is not None and name == "draft_model":
-        name = f"draft {config['model']}"
+    if config.get("model") is not None and name != "ngram":
+        kind = "draft" if name == "draft_model" else f"{name} head"
+        name = f"{kind} {config['model']}"
     return f"{name}, K = {config.get('num_speculative_tokens', 4)}"
 
 

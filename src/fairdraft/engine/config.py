@@ -54,7 +54,7 @@ class SpeculativeConfig:
 
     def __post_init__(self) -> None:
         if self.method is None:
-            object.__setattr__(self, "method", _infer_method(self.model))
+            object.__setattr__(self, "method", infer_method(self.model))
         if self.method not in METHODS:
             raise ValueError(
                 f"speculative_config: method={self.method!r} is not known; use one of "
@@ -148,8 +148,12 @@ class SpeculativeConfig:
                 )
 
 
-def _infer_method(model: Any) -> str:
-    """The method that a model stands for: by name, or by what its configuration holds."""
+def infer_method(model: Any) -> str:
+    """The method that a model stands for, by its name or by what its configuration holds.
+
+    Args:
+        model: As `SpeculativeConfig.model`.
+    """
     if not isinstance(model, str | Path):
         return "draft_model"
     if str(model) == "ngram":

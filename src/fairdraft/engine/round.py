@@ -225,13 +225,12 @@ class RoundRunner:
         fed[:, 0] = rows.token_ids[np.arange(rows.num_rows), start]
         # placeholders and foreign ids are never read, but must be ids to be fed
         fed[:, 1:] = np.where((drafts < 0) | (drafts >= self.target.vocab_size), 0, drafts)
-        options = {} if self._reader is None else {"hidden_states": True}
         logits = self.target.forward(
             torch.from_numpy(fed),
             torch.from_numpy(start),
             self.cache,
             num_tokens=proposal.num_draft_tokens + 1,
-            **options,
+            hidden_states=self._reader is not None,
         )
         logits, states = (logits, None) if self._reader is None else logits
         # ids past the vocabulary are padding of the head

@@ -64,7 +64,7 @@ def train_eagle3(
     """Trains a head for a target that stays as it is.
 
     Writes the head (`config.json`, `model.safetensors`), `training.json` with settings, curves and
-    measured acceptance, `curves.png`, and `training.pt` to resume from.
+    measured acceptance, `curves.png`, and until that is done `training.pt` to resume from.
 
     Args:
         target: The frozen target; the head is trained on its device.
@@ -133,6 +133,7 @@ def train_eagle3(
         report["acceptance"] = measured(target, folder, prompts, say=say)
     text = json.dumps(report, indent=1, default=list) + "\n"
     (folder / "training.json").write_text(text, encoding="utf-8")
+    loop.forget()
     return report
 
 

@@ -72,13 +72,19 @@ class Loop:
             resume: Goes on from the folder's checkpoint, if it has one.
 
         Raises:
-            ValueError: If the checkpoint is damaged or was made with other settings.
-            ValueError: If the loss stops being finite.
+            ValueError: If a checkpoint is there and not resumed, damaged, or of other settings; or
+                if the loss stops being finite.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         optimizer = _optimizer(self.parameters, self.settings)
         step, before = 0, 0.0
-        if resume and (self.folder / STATE).is_file():
+        path = self.folder / STATE
+        if path.is_file():
+            if not resume:
+                raise ValueError(
+                    f"{str(path)!r} is the checkpoint of a training that did not end: resume it, "
+                    "remove it, or choose another folder"
+                )
             step, before = self._restore(optimizer)
         settings, first, timed = self.settings, step, step
         progress = settings.progress(step, before)
@@ -102,10 +108,14 @@ class Loop:
                 pace = elapsed / (step - timed) if step > timed else math.nan
                 self._measure(step, loss, progress, pace)
                 recent.clear()
-                if time.monotonic() - saved > self.save_seconds or progress >= 1.0:
-                    self._save(optimizer, step, before + elapsed)
-                    saved = time.monotonic()
+            if time.monotonic() - saved > self.save_seconds or progress >= 1.0:
+                self._save(optimizer, step, before + elapsed)
+                saved = time.monotonic()
         return self.points
+
+    def forget(self) -> None:
+        """Removes the checkpoint of a training whose result is written."""
+        (self.folder / STATE).unlink(missing_ok=True)
 
     def _step(self, optimizer: torch.optim.Optimizer, step: int, progress: float) -> Tensor:
         for group in optimizer.param_groups:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,6 @@ def load_head(folder: str | Path, target: CausalLM) -> Eagle3Head:
     name = str(folder)
     raw, found = read_checkpoint(Path(folder).expanduser())
     tensors = read_tensors(found, layout_of(raw, name))
-    if "fc.weight" not in tensors:
-        raise ValueError(f"{name!r} lacks fc.weight, which fuses the target's states")
     config = read_config(raw, tensors, num_layers(target), name)
     check_target(config, target, name)
     head = Eagle3Head(
@@ -156,6 +155,43 @@ def save_head(
     write_checkpoint(
         Path(folder), write_config(config, layout, dtype), write_tensors(tensors, layout)
     )
+
+
+def convert_head(
+    source: str | Path,
+    folder: str | Path,
+    layout: Layout,
+    *,
+    target_layers: int | None = None,
+    target_name: str | None = None,
+) -> Eagle3Config:
+    """Rewrites a head in another layout; every tensor keeps its numbers and type.
+
+    Args:
+        source: A checkpoint in either layout.
+        folder: Where to.
+        layout: The layout to write.
+        target_layers: Layers of the target, for a head that does not say which states it reads.
+        target_name: The target's name; None keeps what the head says.
+
+    Returns:
+        What the head is made of.
+
+    Raises:
+        ValueError: If the head is damaged, not supported, or does not say what it reads.
+    """
+    name = str(source)
+    raw, found = read_checkpoint(Path(source).expanduser())
+    tensors = read_tensors(found, layout_of(raw, name))
+    config = read_config(raw, tensors, target_layers, name)
+    target_ids(tensors, config, name)
+    changes: dict[str, Any] = {"target_layers": config.target_layers or target_layers}
+    if target_name is not None:
+        changes["target_name"] = target_name
+    config = dataclasses.replace(config, **changes)
+    content = write_config(config, layout, tensors["fc.weight"].dtype)
+    write_checkpoint(Path(folder), content, write_tensors(tensors, layout))
+    return config
 
 
 def _fill(head: Eagle3Head, weights: dict[str, Tensor], name: str) -> None:

@@ -56,14 +56,15 @@ def states_eagle3(config: dict[str, Any]) -> bool:
 
 
 def read_config(
-    config: dict[str, Any], tensors: dict[str, Tensor], target_layers: int, name: str
+    config: dict[str, Any], tensors: dict[str, Tensor], target_layers: int | None, name: str
 ) -> Eagle3Config:
     """Settles a head's shape from its configuration and tensors.
 
     Args:
         config: The content of config.json.
         tensors: Of the checkpoint, in our names (see `read_tensors`).
-        target_layers: Layers of the target, for heads that do not say which states they read.
+        target_layers: Layers of the target, for heads that do not say which states they read;
+            None if they are not known.
         name: What messages call the head.
 
     Raises:
@@ -74,12 +75,19 @@ def read_config(
     _refuse_additions(config, inner, name)
     stated = {key: value for key, value in inner.items() if key not in ("architectures", "dtype")}
     llama = LlamaConfig(**stated)
+    if "fc.weight" not in tensors:
+        raise ValueError(f"{name!r} lacks fc.weight, which fuses the target's states")
     fused = tensors["fc.weight"].shape[1]
     target_hidden = config.get("target_hidden_size") or llama.hidden_size
     layers = config.get("eagle_aux_hidden_state_layer_ids")
     layers = layers or (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
     own = config.get(OWN_KEY) or {}
     if not layers:
+        if target_layers is None:
+            raise ValueError(
+                f"{name!r} does not say which states it reads, and the usual ones follow from "
+                "the number of the target's layers: pass it"
+            )
         layers = default_feature_layers(target_layers)
     if fused != len(layers) * target_hidden:
         raise ValueError(

@@ -1,0 +1,159 @@
+"""`fairdraft train`: trains a head for a target that stays as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairdraft.cli import options
+from fairdraft.cli.failure import UsageFault, guarded, say
+from fairdraft.cli.speculation import POCKET
+
+if TYPE_CHECKING:
+    from fairdraft.models import CausalLM
+    from fairdraft.training import Corpus
+
+TRAINING = "Training"
+SHAPE = "Head"
+#: in place of a file: the target writes the corpus
+SELF = "self"
+
+Data = Annotated[
+    list[str],
+    typer.Option(
+        help="Text: .txt, .jsonl with a 'text' a line, a saved corpus, or 'self': the target "
+        "writes it. Repeat for more.",
+        metavar="FILE",
+        rich_help_panel=options.INPUT,
+    ),
+]
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Folder of the head, its curves and its checkpoint.",
+        metavar="DIR",
+        rich_help_panel=options.INPUT,
+    ),
+]
+
+
+def _number(help_text: str, panel: str, name: str | None = None) -> Any:
+    names = [] if name is None else [name]
+    return typer.Option(*names, help=help_text, rich_help_panel=panel)
+
+
+@guarded
+def eagle3(
+    data: Data,
+    output: Output,
+    model: options.Model = POCKET,
+    self_tokens: Annotated[int, _number("Ids that 'self' samples.", options.INPUT)] = 500_000,
+    resume: Annotated[
+        bool, _number("Go on from the checkpoint in the folder.", TRAINING, "--resume")
+    ] = False,
+    steps: Annotated[int, _number("Optimizer steps.", TRAINING)] = 2000,
+    minutes: Annotated[float | None, _number("A limit by the clock.", TRAINING)] = None,
+    batch: Annotated[int, _number("Windows a step.", TRAINING)] = 16,
+    length: Annotated[int, _number("Ids of a window.", TRAINING)] = 256,
+    learning_rate: Annotated[float, _number("At the plateau.", TRAINING)] = 1e-3,
+    num_speculative_tokens: Annotated[
+        int, _number("Drafts a round to train for.", TRAINING, "--num-speculative-tokens")
+    ] = 5,
+    tv_weight: Annotated[
+        float,
+        _number("Weight of the total variation on top of the paper's cross-entropy.", TRAINING),
+    ] = 0.0,
+    seed: Annotated[int, _number("Of weights and windows.", TRAINING)] = 0,
+    compiled: Annotated[bool, _number("Compile the loss.", TRAINING, "--compile")] = False,
+    feature_layers: Annotated[
+        str | None, _number("States that are read, e.g. 2,16,29.", SHAPE)
+    ] = None,
+    draft_vocab_size: Annotated[
+        int | None, _number("Ids that are drafted: the most frequent ones.", SHAPE)
+    ] = None,
+    num_key_value_heads: Annotated[int | None, _number("Key/value heads.", SHAPE)] = None,
+    intermediate_size: Annotated[int | None, _number("Width of the MLP.", SHAPE)] = None,
+    tokenizer: options.Tokenizer = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+) -> int:
+    """Train an EAGLE-3 head: one layer that drafts from the target's hidden states.
+
+    Progress goes to stderr. A run that was stopped goes on with --resume.
+    """
+    layers = _layers(feature_layers)
+    import torch
+
+    from fairdraft.models import load_model
+    from fairdraft.training import HeadShape, Settings, train_eagle3
+    from fairdraft.training.picture import check_plot_library
+
+    check_plot_library()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    settings = Settings(
+        steps=steps,
+        seconds=None if minutes is None else 60 * minutes,
+        batch=batch,
+        length=length,
+        learning_rate=learning_rate,
+        num_drafts=num_speculative_tokens,
+        tv_weight=tv_weight,
+        seed=seed,
+    )
+    shape = HeadShape(
+        feature_layers=layers,
+        draft_vocab_size=draft_vocab_size,
+        num_key_value_heads=num_key_value_heads,
+        intermediate_size=intermediate_size,
+    )
+    target = load_model(model, tokenizer, device=device)
+    corpus = _corpus(data, target, output, self_tokens, seed)
+    say(f"{corpus.num_documents:,} texts, {len(corpus.ids):,} ids")
+    train_eagle3(target, corpus, output, settings, shape, resume=resume, compiled=compiled, say=say)
+    say(f"wrote {output}; generate with --draft {output}")
+    return 0
+
+
+def _corpus(data: list[str], target: CausalLM, output: Path, self_tokens: int, seed: int) -> Corpus:
+    """Reads the files, or lets the target write and keeps what it wrote for the next head."""
+    from fairdraft.training import read_corpus, sample_corpus
+
+    if SELF not in data:
+        return read_corpus(data, target.tokenizer, target.vocab_size)
+    if len(data) > 1:
+        raise UsageFault("--data self stands alone: the target writes the whole corpus")
+    path = output / "corpus.safetensors"
+    if path.is_file():
+        say(f"using {path}, written by an earlier run")
+        return read_corpus([path], target.tokenizer, target.vocab_size)
+    corpus = sample_corpus(target, self_tokens, seed=seed, say=say)
+    output.mkdir(parents=True, exist_ok=True)
+    corpus.save(path)
+    return corpus
+
+
+def _layers(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageFault(f"--feature-layers {text!r}: write numbers, e.g. 2,16,29") from None
+
+
+def register(app: typer.Typer) -> None:
+    """Adds `train` and its subcommands to an application."""
+    train = typer.Typer(
+        name="train",
+        help="Train a head that drafts for a target.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    train.command(name="eagle3")(eagle3)
+    app.add_typer(train)
