@@ -1,0 +1,245 @@
+"""Every speculator's declared q against the frequencies of its drafts, one test for all.
+
+Given what came before it, draft i hits token v with chance q_i(v). Summed over rows and rounds, the
+hits of a cell (the first draft's token; a draft's token and the one after it) differ from the sum
+of q over the same rows by a martingale whose variance is at most that sum, so Pearson's statistic
+against it keeps its false-alarm rate whatever the mixture of laws. It covers the joint law over
+steps: the law of draft i + 1 is looked at given draft i.
+
+False alarm 1e-9 a table, miss 1e-6 at a total variation (TV) of .15, by the noncentral chi-square
+law with 4 n TV^2, its least noncentrality at that distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from fairdraft import LLM, SamplingParams
+from fairdraft.audit.faults import FAULTS
+from fairdraft.speculators import DraftState, Proposal
+from tests.engine.toys import speculating, tiny_llama
+from tests.speculators.small_heads import save_small, with_head
+
+VOCAB, NUM_DRAFTS, BATCH, CONTEXT = 6, 3, 320, 20
+FALSE_ALARM, MISS, EFFECT = 1e-9, 1e-6, 0.15
+#: rarer cells are counted together
+MIN_EXPECTED = 20.0
+
+
+def _num_drafts_needed(cells: int) -> int:
+    threshold = stats.chi2.isf(FALSE_ALARM, cells)
+    count = 500
+    while stats.ncx2.cdf(threshold, cells, 4 * count * EFFECT**2) > MISS:
+        count += 100
+    return count
+
+
+NEEDED = _num_drafts_needed(VOCAB * VOCAB)
+
+
+@dataclass
+class Tables:
+    """Hits and expected hits of each cell.
+
+    Attributes:
+        first: Of the first draft's token [2, V].
+        pairs: Of a draft's token given the one before [2, V, V].
+        points: Drafts by text, of rows whose drafts are point masses.
+    """
+
+    first: np.ndarray = field(default_factory=lambda: np.zeros((2, VOCAB)))
+    pairs: np.ndarray = field(default_factory=lambda: np.zeros((2, VOCAB, VOCAB)))
+    points: dict[tuple[int, ...], set[tuple[int, ...]]] = field(default_factory=dict)
+
+    def note(self, state: DraftState, proposal: Proposal) -> None:
+        """Counts one round."""
+        drafts, counts = proposal.token_ids.numpy(), proposal.num_draft_tokens.numpy()
+        temperature = state.sampler.temperature
+        if proposal.draft_logits is None:
+            for row, count in enumerate(counts):
+                text = tuple(state.token_ids[row, : state.num_decided[row]].tolist())
+                limit = int(state.max_draft_tokens[row])
+                self.points.setdefault((limit, *text), set()).add(tuple(drafts[row, :count]))
+            return
+        assert isinstance(proposal.draft_logits, torch.Tensor)
+        is_sampled = temperature > 0
+        scaled = (
+            proposal.draft_logits.double().numpy()
+            / np.where(is_sampled, temperature, 1)[:, None, None]
+        )
+        for step in range(drafts.shape[1]):
+            rows = np.flatnonzero((counts > step) & is_sampled)
+            law = np.exp(scaled[rows, step] - scaled[rows, step].max(-1, keepdims=True))
+            law /= law.sum(-1, keepdims=True)
+            hit = drafts[rows, step]
+            assert (law[np.arange(len(rows)), hit] > 0).all(), "a draft whose declared q is 0"
+            if step == 0:
+                np.add.at(self.first[0], hit, 1)
+                self.first[1] += law.sum(0)
+            else:
+                before = drafts[rows, step - 1]
+                np.add.at(self.pairs[0], (before, hit), 1)
+                np.add.at(self.pairs[1], before, law)
+
+    def failures(self) -> list[str]:
+        """Tables that differ from what was declared."""
+        found = []
+        for name, (hits, expected) in (("first", self.first), ("pairs", self.pairs)):
+            assert hits.sum() >= NEEDED, f"{name}: {hits.sum()} drafts, {NEEDED} are needed"
+            rare = expected < MIN_EXPECTED
+            hits = np.append(hits[~rare], hits[rare].sum())
+            expected = np.append(expected[~rare], max(expected[rare].sum(), 1e-9))
+            kept = expected >= 1.0
+            # what is expected less than once is not judged, but counted
+            statistic = ((hits - expected)[kept] ** 2 / expected[kept]).sum()
+            if statistic > stats.chi2.isf(FALSE_ALARM, max(int(kept.sum()), 1)):
+                found.append(f"{name}: chi-square {statistic:.0f} over {kept.sum()} cells")
+        return found
+
+
+def draft_model(folder: Path, **options: Any) -> LLM:
+    target = tiny_llama(0, vocab_size=VOCAB, max_model_len=CONTEXT)
+    draft = tiny_llama(1, layers=1, vocab_size=VOCAB, max_model_len=CONTEXT)
+    return speculating(target, draft, NUM_DRAFTS, max_num_seqs=BATCH, **options)
+
+
+def eagle3(**changes: Any) -> Callable[..., LLM]:
+    def build(folder: Path, **options: Any) -> LLM:
+        target = tiny_llama(0, vocab_size=VOCAB, max_model_len=CONTEXT)
+        save_small(target, folder, **changes)
+        return with_head(target, folder, NUM_DRAFTS, max_num_seqs=BATCH, **options)
+
+    return build
+
+
+def ngram(folder: Path, **options: Any) -> LLM:
+    target = tiny_llama(0, vocab_size=VOCAB, max_model_len=CONTEXT)
+    config = {"method": "ngram", "num_speculative_tokens": NUM_DRAFTS}
+    return LLM(target, speculative_config=config, max_num_seqs=BATCH)
+
+
+SAMPLED = {
+    "draft_model": draft_model,
+    "eagle3": eagle3(),
+    "eagle3, one state, 4 of 6 ids": eagle3(feature_layers=(2,), ids=[0, 2, 3, 5]),
+}
+GREEDY = {"draft_sample_method": "greedy"}
+POINTS = {
+    "ngram": ngram,
+    "draft_model, greedy": lambda folder: draft_model(folder, **GREEDY),
+    "eagle3, greedy": lambda folder: eagle3()(folder, **GREEDY),
+}
+FILTERS = [{"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.3}, {"top_k": 4, "top_p": 0.9}]
+#: parameters of request i, and the length of its random prompt; 0 is one prompt for all
+SCENARIOS: dict[str, tuple[list[dict[str, Any]], Callable[[int], int]]] = {
+    "one text": ([{"max_tokens": 4}], lambda i: 0),
+    "low temperature": ([{"temperature": 0.3}], lambda i: 3),
+    "high temperature": ([{"temperature": 5.0}], lambda i: 3),
+    "filters": (FILTERS, lambda i: 3),
+    "near the limit": ([{}], lambda i: CONTEXT - 6 + i % 4),
+    "mixed and ragged": (
+        [
+            *({}, {"temperature": 0.0}, {"temperature": 0.4, "top_k": 2}, {"temperature": 3.0}),
+            *({"num_speculative_tokens": 1}, {"num_speculative_tokens": 2}, {"top_p": 0.6}),
+        ],
+        lambda i: 1 + i % 11,
+    ),
+}
+
+
+def run(llm: LLM, scenario: str) -> Tables:
+    """Generates until enough drafts were seen at every place."""
+    tables = Tables()
+    speculator: Any = llm.speculator
+    propose = speculator.propose
+
+    def noted(state: DraftState) -> Proposal:
+        proposal = propose(state)
+        tables.note(state, proposal)
+        return proposal
+
+    speculator.propose = noted
+    kinds, length_of = SCENARIOS[scenario]
+    generator = np.random.default_rng(0)
+    seed = 0
+    while tables.first[0].sum() < NEEDED or tables.pairs[0].sum() < NEEDED:
+        prompts = [
+            generator.integers(VOCAB, size=length_of(seed + i)).tolist() or [2, 5, 0]
+            for i in range(BATCH)
+        ]
+        params = [SamplingParams(seed=seed + i, **kinds[i % len(kinds)]) for i in range(BATCH)]
+        llm.generate(prompts, params)
+        seed += BATCH
+        if not tables.first[0].sum():
+            break
+    return tables
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("name", SAMPLED)
+def test_drafts_follow_the_declared_law(name: str, scenario: str, tmp_path: Path) -> None:
+    assert not run(SAMPLED[name](tmp_path), scenario).failures()
+
+
+@pytest.mark.parametrize("scenario", ["one text", "mixed and ragged"])
+@pytest.mark.parametrize("name", POINTS)
+def test_point_masses_are_functions_of_the_decided_text(
+    name: str, scenario: str, tmp_path: Path
+) -> None:
+    """Many seeds, few short texts: what is proposed after a text is always the same."""
+    points = run(POINTS[name](tmp_path), scenario).points
+    assert any(drafts != {()} for drafts in points.values())
+    assert all(len(drafts) == 1 for drafts in points.values())
+
+
+@pytest.mark.parametrize(
+    ("fault", "scenario"),
+    [
+        ("drawn-at-one", "low temperature"),
+        ("unfiltered-q", "filters"),
+        ("argmax-as-sampled", "one text"),
+        ("raw-q", "mixed and ragged"),
+    ],
+)
+def test_planted_fault_is_refused(fault: str, scenario: str, tmp_path: Path) -> None:
+    [planted] = [known for name, known in FAULTS.items() if name == fault]
+    with planted.planted() as planting:
+        tables = run(eagle3()(tmp_path), scenario)
+    assert planting.count > 0
+    assert tables.failures()
+
+
+@pytest.mark.parametrize(("wrong", "scenario"), [("row", "low temperature"), ("step", "one text")])
+def test_a_law_of_another_draft_is_refused(
+    wrong: str, scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """q of the neighbouring row; q of the first draft for the second.
+
+    The head's weights are large, so that what it reads makes a difference to what it says.
+    """
+    from fairdraft.speculators import Eagle3Speculator
+
+    propose = Eagle3Speculator.propose
+
+    def faulty(self: Eagle3Speculator, state: DraftState) -> Proposal:
+        proposal = propose(self, state)
+        laws = proposal.draft_logits
+        if isinstance(laws, torch.Tensor):
+            laws = laws.clone()
+            if wrong == "row":
+                laws = laws.roll(1, 0)
+            elif laws.shape[1] > 1:
+                laws[:, 1] = laws[:, 0]
+            proposal.draft_logits = laws
+        return proposal
+
+    monkeypatch.setattr(Eagle3Speculator, "propose", faulty)
+    assert run(eagle3(scale=2.0)(tmp_path), scenario).failures()
