@@ -89,7 +89,7 @@ class Corpus:
     def prompts(self, count: int, length: int) -> list[list[int]]:
         """The first `length` ids of up to `count` documents that are longer, spread over all."""
         ends = torch.cat([self.starts[1:], torch.tensor([len(self.ids)]).to(self.starts.device)])
-        long = self.starts[(ends - self.starts) > length + 1].tolist()
+        long = self.starts[(ends - self.starts) > length].tolist()
         every = max(1, len(long) // count)
         return [self.ids[start : start + length].tolist() for start in long[::every][:count]]
 

@@ -84,6 +84,7 @@ def train_eagle3(
         ValueError: If the corpus is too short or the shape does not fit the target.
     """
     train, held_out = _prepared(corpus, settings, target)
+    prompts = held_out.prompts(num_prompts, _prompt_length(held_out)) if num_prompts else []
     ids = frequent_ids(train, target, (shape or HeadShape()).draft_vocab_size)
     torch.manual_seed(settings.seed)
     head = new_head(target, shape or HeadShape(), ids, settings.num_drafts)
@@ -128,8 +129,7 @@ def train_eagle3(
         "vocabulary_coverage": round(coverage, 5),
         "points": [asdict(point) for point in points],
     }
-    if num_prompts:
-        prompts = held_out.prompts(num_prompts, _prompt_length(held_out))
+    if prompts:
         report["acceptance"] = measured(target, folder, prompts, say=say)
     text = json.dumps(report, indent=1, default=list) + "\n"
     (folder / "training.json").write_text(text, encoding="utf-8")
@@ -261,6 +261,6 @@ def _prepared(corpus: Corpus, settings: Settings, target: CausalLM) -> tuple[Cor
 
 
 def _prompt_length(held_out: Corpus) -> int:
-    """16 ids, fewer if documents are shorter."""
-    shortest = len(held_out.ids) // max(held_out.num_documents, 1)
-    return max(1, min(16, shortest // 2))
+    """16 ids, or half of a usual document if that is less; a document has at least two."""
+    usual = len(held_out.ids) // held_out.num_documents
+    return max(1, min(16, usual // 2))

@@ -1,0 +1,191 @@
+"""A head learns, resumes where it was killed, and computes in training what it does in use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fairdraft.cli.app import app
+from fairdraft.models import CausalLM, load_model
+from fairdraft.speculators.heads import Eagle3Head
+from fairdraft.training import Corpus, HeadShape, Settings, read_corpus, train_eagle3
+from fairdraft.training.eagle3 import frequent_ids, new_head
+from fairdraft.training.loop import STATE, Loop
+from fairdraft.training.teacher import Teacher
+from fairdraft.training.ttt import ttt_losses
+from tests.engine.toys import tiny_llama, word_tokenizer
+from tests.speculators.small_heads import law_from_scratch, loaded
+
+VOCAB, EOS = 23, 7
+SETTINGS = Settings(steps=6, batch=2, length=12, num_drafts=3, learning_rate=3e-3)
+
+
+@pytest.fixture(scope="module")
+def target() -> CausalLM:
+    return load_model(tiny_llama(0, vocab_size=VOCAB, eos_token_id=EOS))
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    generator = torch.Generator().manual_seed(0)
+    documents = [torch.randint(VOCAB, (20,), generator=generator).tolist() for _ in range(60)]
+    return Corpus.from_documents(documents, EOS)
+
+
+def quiet(line: str) -> None: ...
+
+
+def trained(target: CausalLM, corpus: Corpus, folder: Path, **changes: Any) -> dict[str, Any]:
+    settings = Settings(**(SETTINGS.as_dict() | changes.pop("settings", {})))
+    return train_eagle3(target, corpus, folder, settings, say=quiet, **{"num_prompts": 0} | changes)
+
+
+@pytest.mark.parametrize("shape", [HeadShape(), HeadShape((2,), 9)])
+def test_losses_are_those_of_drafting_from_every_position(
+    shape: HeadShape, target: CausalLM, corpus: Corpus
+) -> None:
+    """Each slot and step against drafting from scratch: the target's states up to there only."""
+    train, _ = corpus.split()
+    ids = frequent_ids(train, target, shape.draft_vocab_size)
+    torch.manual_seed(1)
+    head = new_head(target, shape, ids, 3).eval()
+    window = train.windows(1, 8, torch.Generator().manual_seed(2))
+    teacher = Teacher(target, ids)
+    states, probs = teacher(window, head.config.feature_layers, 5)
+    losses = ttt_losses(head, window, states, probs, num_drafts=3, decay=0.5, tv_weight=2.0)
+    text = window[0].tolist()
+    loaded.cache_clear()
+    expected = torch.zeros(3, 2)
+    for slot in range(5):
+        for step in range(3):
+            logits = law_from_head(target, head, text[: slot + 2], text[slot + 2 : slot + 2 + step])
+            with torch.no_grad():
+                prefix = torch.tensor([text[: slot + 2 + step]])
+                p = target.model(prefix).logits[0, -1].softmax(-1)[ids]
+            log_q = logits.log_softmax(-1)
+            expected[step] += (
+                torch.stack([-(p * log_q).sum(), torch.minimum(p, log_q.exp()).sum()]) / 5
+            )
+    torch.testing.assert_close(losses.cross_entropy, expected[:, 0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(losses.acceptance, expected[:, 1], rtol=1e-4, atol=1e-5)
+    weights = torch.tensor([1, 0.5, 0.25])
+    total = (weights * (expected[:, 0] + 2 * (1 - expected[:, 1]))).sum()
+    torch.testing.assert_close(losses.total.detach(), total, rtol=1e-4, atol=1e-5)
+
+
+def law_from_head(target: CausalLM, head: Eagle3Head, text: list[int], drafts: list[int]) -> Any:
+    """`law_from_scratch` of a head in memory."""
+    import tests.speculators.small_heads as small_heads
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small_heads, "loaded", lambda target, folder: head)
+        return law_from_scratch(target.model, Path(), text, drafts)
+
+
+def test_a_trained_head_is_written_measured_and_drafts_better(
+    target: CausalLM, corpus: Corpus, tmp_path: Path
+) -> None:
+    report = trained(target, corpus, tmp_path, num_prompts=4, settings={"steps": 40, "batch": 8})
+    first, last = report["points"][0], report["points"][-1]
+    assert last["loss"] < first["loss"]
+    assert sum(last["acceptance"]) > sum(first["acceptance"])
+    assert [m["temperature"] for m in report["acceptance"]] == [0.0, 0.7, 1.0]
+    assert all(1 <= m["length"] <= 5 for m in report["acceptance"])
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"config.json", "model.safetensors", "training.json", "curves.png"}
+    assert json.loads((tmp_path / "training.json").read_text())["parameters"] > 0
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_killed_training_resumes_and_ends_with_the_same_weights(
+    target: CausalLM, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(target, corpus, tmp_path / "whole")
+    whole = (tmp_path / "whole" / "model.safetensors").read_bytes()
+    step, count = Loop._step, 0
+
+    def killed(self: Loop, *args: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 5:
+            raise KeyboardInterrupt
+        self.save_seconds = 0.0
+        return step(self, *args)
+
+    monkeypatch.setattr(Loop, "_step", killed)
+    folder = tmp_path / "killed"
+    with pytest.raises(KeyboardInterrupt):
+        trained(target, corpus, folder)
+    assert {path.name for path in folder.iterdir()} == {STATE}
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="resume it, remove it"):
+        trained(target, corpus, folder)
+    with pytest.raises(ValueError, match="other settings \\(learning_rate\\)"):
+        trained(target, corpus, folder, resume=True, settings={"learning_rate": 1.0})
+    report = trained(target, corpus, folder, resume=True)
+    assert (folder / "model.safetensors").read_bytes() == whole
+    assert [point["step"] for point in report["points"]] == [1, 2, 3, 4, 5, 6]
+    (folder / STATE).write_bytes(b"no checkpoint")
+    with pytest.raises(ValueError, match="is damaged"):
+        trained(target, corpus, folder, resume=True)
+
+
+def test_the_command_trains_on_text_and_on_the_targets_own(tmp_path: Path) -> None:
+    tokenizer = word_tokenizer([f"w{i}" for i in range(VOCAB)], eos_token="w7")
+    tiny_llama(0, vocab_size=VOCAB, eos_token_id=EOS).save_pretrained(tmp_path / "t")
+    tokenizer.save_pretrained(tmp_path / "t")
+    lines = [json.dumps({"text": f"w{i % VOCAB}"}) for i in range(2)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    options = ["--steps", "2", "--batch", "2", "--length", "4", "-o", str(tmp_path / "head")]
+    options += ["--num-speculative-tokens", "2"]
+    command = ["train", "eagle3", str(tmp_path / "t"), *options]
+    runner = CliRunner()
+    result = runner.invoke(app, [*command, "--data", "self", "--self-tokens", "300"])
+    assert result.exit_code == 0, result.output
+    assert "acceptance length" in result.output and "left" in result.output
+    assert (tmp_path / "head" / "corpus.safetensors").is_file()
+    for options, message in (
+        (["--data", str(tmp_path / "no.txt")], "no such file"),
+        (["--data", str(tmp_path / "a.jsonl")], "pass more text or a smaller length"),
+        (["--data", "self", "--data", "x"], "stands alone"),
+        (["--data", "self", "--feature-layers", "a"], "write numbers"),
+        (["--data", "self", "--feature-layers", "1,9"], "has the states 0 to 2"),
+        (["--data", "self", "--draft-vocab-size", "24"], "must be from 1 to 23"),
+        (["--data", "self", "--learning-rate", "0"], "must be above 0"),
+        (["--data", "self", "--length", "500"], "pass a smaller length"),
+    ):
+        result = runner.invoke(app, [*command, *options])
+        assert result.exit_code == 2 and message in result.output, result.output
+
+
+def test_data_without_usable_text_is_refused(target: CausalLM, tmp_path: Path) -> None:
+    tokenizer = word_tokenizer([f"w{i}" for i in range(VOCAB)], eos_token="w7")
+    for name, content, message in (
+        ("empty.txt", b" \n ", "no usable text"),
+        ("binary.txt", b"\xff\xfe\xfa", "no UTF-8 text"),
+        ("bad.jsonl", b'{"text": "w1"}\nnot json', "line 2 is no JSON"),
+        ("keys.jsonl", b'{"body": "w1"}', "line 1 is no object with a 'text'"),
+        ("a.safetensors", b"nothing", "no saved corpus"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            read_corpus([tmp_path / name], tokenizer, VOCAB)
+    with pytest.raises(ValueError, match="no tokenizer to read it"):
+        read_corpus([tmp_path / "empty.txt"], None, VOCAB)
+    Corpus.from_documents([[1, 99], [2, 3]], None).save(tmp_path / "b.safetensors")
+    with pytest.raises(ValueError, match="made with another tokenizer"):
+        read_corpus([tmp_path / "b.safetensors"], None, VOCAB)
+    with pytest.raises(ValueError, match="at least 2 are needed"):
+        Corpus.from_documents([[1, 2]], EOS).split()
+
+
+def test_frequent_ids_keep_the_end_token_and_break_ties_downwards(target: CausalLM) -> None:
+    corpus = Corpus(torch.tensor([3, 3, 3, 5, 9, 9, 11], dtype=torch.int32), torch.tensor([0]))
+    assert frequent_ids(corpus, target, 3).tolist() == [3, EOS, 9]
+    assert frequent_ids(corpus, target, 4).tolist() == [3, 5, EOS, 9]
+    assert frequent_ids(corpus, target, None).tolist() == list(range(VOCAB))
