@@ -98,7 +98,7 @@ class Eagle3Speculator:
         width = int(counts.max())
         is_real = np.arange(width) < counts[:, None]
         tokens = torch.from_numpy(np.where(is_real, features.next_token_ids[:, :width], 0))
-        fused = self.head.head.fuse(tuple(states[:, :width] for states in features.states))
+        fused = self.head.fuse(tuple(states[:, :width] for states in features.states))
         fused = torch.where(torch.from_numpy(is_real).to(fused.device)[..., None], fused, 0)
         outputs = self.head.forward(tokens, fused, start, counts, features.first_row)
         # the last outputs of each row, at their slot modulo the number kept
@@ -163,7 +163,7 @@ class Eagle3Speculator:
 
     def _law(self, hidden: Tensor) -> Tensor:
         """Logits over the target's ids [N, V]; ids that the head cannot draft have q = 0."""
-        logits = self.head.head.logits(hidden).float()
+        logits = self.head.logits(hidden).float()
         if self._is_whole:
             return logits
         law = logits.new_full((len(logits), self.vocab_size), -torch.inf)

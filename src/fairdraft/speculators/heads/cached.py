@@ -12,7 +12,8 @@ from torch import Tensor
 from fairdraft.models import RaggedCache
 from fairdraft.models.attention import attend
 from fairdraft.models.masks import AlignedMasks, AttentionKind, additive_mask
-from fairdraft.models.packing import can_pack, pack_linear_layers
+from fairdraft.models.packing import can_pack
+from fairdraft.speculators.heads.fused import FusedHead
 from fairdraft.speculators.heads.network import Eagle3Head
 
 _FULL = AttentionKind("full")
@@ -22,7 +23,7 @@ class CachedHead:
     """Runs blocks of slots, each row at its own position; rollback is a smaller start.
 
     Args:
-        head: Shared with its target, in evaluation mode; on a CPU its products are packed.
+        head: Joined to its target, in evaluation mode; its weights must not change after.
         num_slots: Slots that a row may use: the head's context.
 
     Attributes:
@@ -35,8 +36,7 @@ class CachedHead:
         self.num_slots = num_slots
         weight = head.fc.weight
         self.device, self.dtype = weight.device, weight.dtype
-        if can_pack(head):
-            pack_linear_layers(head)
+        self._fused = FusedHead(head) if can_pack(head) else None
         self.cache = RaggedCache(num_slots)
         self._masks = AlignedMasks(num_slots, self.dtype, self.device)
         self._angles = (torch.empty(0), torch.empty(0))
@@ -65,7 +65,7 @@ class CachedHead:
         counts = np.full(len(start), width) if num_tokens is None else num_tokens
         assert (start >= 0).all() and (start + counts <= self.num_slots).all()
         positions, mask = self._begin(start, width, first_row)
-        layer = self.head.layers[0]
+        layer = self.head.layers[0] if self._fused is None else self._fused.layer
 
         def attend_cached(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self.cache.update(key, value, 0)
@@ -74,6 +74,14 @@ class CachedHead:
         assert self.head.embed_tokens is not None
         embedded = self.head.embed_tokens(token_ids.to(self.device))
         return layer(embedded, hidden, self._rotations(positions), attend_cached)
+
+    def fuse(self, states: tuple[Tensor, ...]) -> Tensor:
+        """Makes one vector a position of the target's states, as `Eagle3Head.fuse`."""
+        return (self._fused or self.head).fuse(states)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits over the draft ids from outputs, as `Eagle3Head.logits`."""
+        return (self._fused or self.head).logits(hidden)
 
     def _begin(self, start: np.ndarray, width: int, first_row: int) -> tuple[Tensor, Tensor]:
         first, last = int(start.min()), int(start.max())
