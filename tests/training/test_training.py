@@ -42,7 +42,8 @@ def quiet(line: str) -> None: ...
 
 def trained(target: CausalLM, corpus: Corpus, folder: Path, **changes: Any) -> dict[str, Any]:
     settings = Settings(**(SETTINGS.as_dict() | changes.pop("settings", {})))
-    return train_eagle3(target, corpus, folder, settings, say=quiet, **{"num_prompts": 0} | changes)
+    options: dict[str, Any] = {"num_prompts": 0} | changes
+    return train_eagle3(target, corpus, folder, settings, say=quiet, **options)
 
 
 @pytest.mark.parametrize("shape", [HeadShape(), HeadShape((2,), 9)])

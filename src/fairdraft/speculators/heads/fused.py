@@ -6,18 +6,14 @@ rounding. Axes: B rows, Q slots, H width, G key/value heads, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fairdraft.models.packing import Product
-from fairdraft.speculators.heads.network import Eagle3Head
-
-#: query [B, heads, Q, D], key and value [B, G, Q, D] to what is attended [B, Q, heads, D]
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+from fairdraft.speculators.heads.network import Attend, Eagle3Head, Layer
 
 
 class FusedHead:
@@ -28,7 +24,7 @@ class FusedHead:
     """
 
     def __init__(self, head: Eagle3Head) -> None:
-        config, layer = head.config, head.layers[0]
+        config, layer = head.config, cast(Layer, head.layers[0])
         attention, mlp = layer.self_attn, layer.mlp
         assert head.lm_head is not None
         self._config = config
