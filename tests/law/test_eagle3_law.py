@@ -48,13 +48,13 @@ def checks(llm: LLM, effect: float) -> list[Check]:
 
 
 def test_first_three_tokens_follow_the_target(tmp_path: Path) -> None:
-    """Effect: TV .07."""
-    assert_law(checks(llm_with_head(tmp_path, 2), 0.07))
+    """Effect: TV .1."""
+    assert_law(checks(llm_with_head(tmp_path, 2), 0.1))
 
 
 def test_planted_fault_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One noise for draft, residual and bonus, by position: the published bug."""
     calls = faults.SHARED_NOISE.plant(monkeypatch)
-    found = checks(llm_with_head(tmp_path, 1), 0.07)
+    found = checks(llm_with_head(tmp_path, 1), 0.1)
     assert calls.count > 0
     assert refused(found)
