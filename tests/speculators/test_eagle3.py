@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from fairdraft import LLM, SamplingParams
+from fairdraft.noise import Trace, TraceError
 from fairdraft.speculators import DraftState, Eagle3Speculator, Proposal
 from tests.engine.toys import ids, tiny_llama
+from tests.law import faults
 from tests.speculators.small_heads import law_from_scratch, save_small, with_head
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12], [3, 1, 3, 1, 3, 1, 3]]
@@ -215,3 +217,24 @@ def test_rounds_without_room_are_caught_up(recorder: Recorder, tmp_path: Path) -
     assert isinstance(proposal.draft_logits, torch.Tensor)
     law = law_from_scratch(target, folder, text, [])
     np.testing.assert_allclose(proposal.draft_logits[0, 0], law, rtol=1e-3, atol=2e-3)
+
+
+def test_every_draft_sits_at_its_own_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to the last position of the context; drafts at one constant position are caught."""
+    target = tiny_llama(0, max_model_len=24)
+    folder = save_small(target, tmp_path)
+    prompts = [[(3 * i) % 97 for i in range(24 - room)] for room in range(2, 7)]
+
+    def traced() -> Trace:
+        trace = Trace()
+        llm = with_head(target, folder, 4, trace=trace)
+        llm.generate(prompts, [SamplingParams(seed=i, n=2) for i in range(len(prompts))])
+        return trace
+
+    traced().check()
+    calls = faults.CONSTANT_OVER_STEPS.plant(monkeypatch)
+    with pytest.raises(TraceError):
+        traced().check()
+    assert calls.count > 0

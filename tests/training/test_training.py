@@ -58,7 +58,9 @@ def test_losses_are_those_of_drafting_from_every_position(
     window = train.windows(1, 8, torch.Generator().manual_seed(2))
     teacher = Teacher(target, ids)
     states, probs = teacher(window, head.config.feature_layers, 5)
-    losses = ttt_losses(head, window, states, probs, num_drafts=3, decay=0.5, tv_weight=2.0)
+    angles = head.angles(torch.arange(8)[None])
+    weights: dict[str, Any] = {"num_drafts": 3, "decay": 0.5, "tv_weight": 2.0}
+    losses = ttt_losses(head, window, states, probs, angles, **weights)
     text = window[0].tolist()
     loaded.cache_clear()
     expected = torch.zeros(3, 2)
@@ -74,8 +76,8 @@ def test_losses_are_those_of_drafting_from_every_position(
             )
     torch.testing.assert_close(losses.cross_entropy, expected[:, 0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(losses.acceptance, expected[:, 1], rtol=1e-4, atol=1e-5)
-    weights = torch.tensor([1, 0.5, 0.25])
-    total = (weights * (expected[:, 0] + 2 * (1 - expected[:, 1]))).sum()
+    decayed = torch.tensor([1, 0.5, 0.25])
+    total = (decayed * (expected[:, 0] + 2 * (1 - expected[:, 1]))).sum()
     torch.testing.assert_close(losses.total.detach(), total, rtol=1e-4, atol=1e-5)
 
 

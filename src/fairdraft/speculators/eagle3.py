@@ -76,8 +76,8 @@ class Eagle3Speculator:
         room = self.head.num_slots - anchor + 2
         counts = np.maximum(np.minimum(state.max_draft_tokens, room), 0)
         counts[anchor < 2] = 0
-        kept = torch.from_numpy((anchor - 2) % self._num_kept)
-        hidden = self._outputs[torch.arange(state.num_rows), kept.to(self.head.device)]
+        kept = torch.from_numpy((anchor - 2) % self._num_kept).to(self.head.device)
+        hidden = self._outputs[torch.arange(state.num_rows, device=kept.device), kept]
 
         def next_logits(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
             nonlocal hidden

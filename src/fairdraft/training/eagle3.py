@@ -93,6 +93,7 @@ def train_eagle3(
     count = sum(p.numel() for p in own.values())
     say(f"{count:,} parameters, {len(ids)} ids that cover {coverage:.2%} of the text")
     teacher = Teacher(target, ids)
+    angles = head.angles(torch.arange(settings.width, device=target.device)[None])
     measure = torch.compile(ttt_losses, dynamic=False) if compiled else ttt_losses
 
     def losses_of(window: Tensor) -> Losses:
@@ -104,6 +105,7 @@ def train_eagle3(
                 window,
                 states,
                 probs,
+                angles,
                 num_drafts=settings.num_drafts,
                 decay=settings.decay,
                 tv_weight=settings.tv_weight,

@@ -68,6 +68,7 @@ def ttt_losses(
     window: Tensor,
     states: tuple[Tensor, ...],
     probs: Tensor,
+    angles: tuple[Tensor, Tensor],
     *,
     num_drafts: int,
     decay: float,
@@ -84,6 +85,7 @@ def ttt_losses(
         states: The target's, at the window's first L positions, one [B, L, H] a feature layer.
         probs: The target's law after each of the positions 1 to W - 1, restricted to the draft
             vocabulary and not renormalized [B, W - 1, C].
+        angles: The head's, of the positions 0 to W - 1.
         num_drafts: T.
         decay: Weight of step i is decay^i.
         tv_weight: Weight of 1 - sum_x min(p, q).
@@ -93,12 +95,13 @@ def ttt_losses(
     attend = StepAttention(head.config.head_dim**-0.5)
     entropies, overlaps = [], []
     total = hidden.new_zeros((), dtype=torch.float32)
-    positions = torch.arange(length, device=window.device)[None]
+    cos, sin = angles
     for step in range(num_drafts):
         tokens = window[:, 1 + step : 1 + step + length]
-        hidden = head(tokens, hidden, head.angles(positions + step), attend)
+        here = slice(step, step + length)
+        hidden = head(tokens, hidden, (cos[:, :, here], sin[:, :, here]), attend)
         log_q = head.logits(hidden).float().log_softmax(-1)
-        p = probs[:, step : step + length]
+        p = probs[:, here]
         entropy = -(p * log_q).sum(-1).mean()
         overlap = torch.minimum(p, log_q.exp()).sum(-1).mean()
         total = total + decay**step * (entropy + tv_weight * (1 - overlap))
