@@ -128,21 +128,20 @@ class Loop:
         return losses.total.detach()
 
     def _measure(self, done: int, loss: float, progress: float, pace: float) -> None:
-        """Notes and says where the training is; `pace` is seconds a step."""
+        """Notes and says where the training is; `pace` is seconds a step, NaN if unknown."""
         if not math.isfinite(loss):
             raise ValueError(f"the loss is {loss} by step {done}; try a smaller learning rate")
         # with a graph that nobody walks back: without one the loss would be compiled twice
         held_out = self.losses_of(self.batch_of(-1))
         acceptance = [round(value, 4) for value in held_out.acceptance.tolist()]
         self.points.append(Point(done, round(loss, 4), acceptance))
-        settings = self.settings
-        left = pace * done * (1 - progress) / progress
-        tokens = settings.batch * settings.length / pace
         shown = " ".join(f"{value:.3f}" for value in acceptance)
-        self.say(
-            f"step {done}, {progress:.0%}, loss {loss:.4f}, acceptance held out {shown}, "
-            f"{tokens:,.0f} tokens/s, {_duration(left)} left"
-        )
+        line = f"step {done}, {progress:.0%}, loss {loss:.4f}, acceptance held out {shown}"
+        if not math.isnan(pace):
+            tokens = self.settings.batch * self.settings.length / pace
+            left = _duration(pace * done * (1 - progress) / progress)
+            line += f", {tokens:,.0f} tokens/s, {left} left"
+        self.say(line)
 
     def _save(self, optimizer: torch.optim.Optimizer, done: int, seconds: float) -> None:
         state = {
@@ -194,8 +193,6 @@ def _optimizer(parameters: dict[str, nn.Parameter], settings: Settings) -> torch
 
 
 def _duration(seconds: float) -> str:
-    if math.isnan(seconds):
-        return "unknown time"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min"
