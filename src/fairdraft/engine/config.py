@@ -14,6 +14,8 @@ from fairdraft.speculators.heads import is_head
 
 METHODS = ("draft_model", "ngram", "eagle3")
 DRAFT_SAMPLE_METHODS = ("probabilistic", "greedy")
+#: names of embedded heads, and what `pocket.path` calls them
+POCKET_HEADS = {"pocket-eagle3": "eagle3"}
 #: vLLM's names to ours
 RULES: dict[str, Rule] = {"standard": "token", "block": "block"}
 
@@ -158,6 +160,6 @@ def infer_method(model: Any) -> str:
         return "draft_model"
     if str(model) == "ngram":
         return "ngram"
-    if str(model) == "pocket-eagle3" or is_head(Path(model).expanduser()):
+    if str(model) in POCKET_HEADS or is_head(Path(model).expanduser()):
         return "eagle3"
     return "draft_model"

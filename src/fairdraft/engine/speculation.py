@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairdraft import pocket
-from fairdraft.engine.config import SpeculativeConfig
+from fairdraft.engine.config import POCKET_HEADS, SpeculativeConfig
 from fairdraft.models import CausalLM, load_model
 from fairdraft.speculators import (
     DraftModelSpeculator,
@@ -16,9 +16,6 @@ from fairdraft.speculators import (
     match_vocabularies,
 )
 from fairdraft.speculators.heads import CachedHead, load_head
-
-#: names of embedded heads
-POCKET_HEADS = {"pocket-eagle3": "eagle3"}
 
 
 def new_speculator(
