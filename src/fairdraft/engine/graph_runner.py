@@ -43,8 +43,9 @@ class GraphRunner(RoundRunner):
     def run(self, rows: RowTable) -> Round:
         """Decides at least one token of every row; see `RoundRunner.run`."""
         speculator = self.speculator
-        is_whole = speculator is None or isinstance(speculator, DraftModelSpeculator)
-        if not is_whole or self._is_eager(rows):
+        if speculator is not None and not isinstance(speculator, DraftModelSpeculator):
+            return super().run(rows)
+        if self._is_eager(rows):
             return super().run(rows)
         begin = time.perf_counter()
         anchor = self.next_anchor(rows)
@@ -61,11 +62,11 @@ class GraphRunner(RoundRunner):
     def decide(self, rows: RowTable, proposal: Proposal) -> Round:
         """Scores and verifies a proposal; one of point masses by a graph."""
         has_laws = proposal.draft_logits is not None or proposal.forbidden is not None
-        is_whole = self.speculator is None or self._reader is not None
-        if has_laws or proposal.errors or is_whole or self._is_eager(rows):
+        speculator = self.speculator
+        if has_laws or proposal.errors or speculator is None or self._is_eager(rows):
             return super().decide(rows, proposal)
         begin = time.perf_counter()
-        drafts = np.zeros((self.speculator.num_speculative_tokens, rows.num_rows), np.int64)
+        drafts = np.zeros((speculator.num_speculative_tokens, rows.num_rows), np.int64)
         drafts[: proposal.token_ids.shape[1]] = proposal.token_ids.numpy().T
         result = self._replay(rows, proposal.num_draft_tokens.numpy(), None, drafts)
         self._count(begin)
@@ -73,7 +74,8 @@ class GraphRunner(RoundRunner):
 
     def _is_eager(self, rows: RowTable) -> bool:
         needs_host = rows["is_filtered"] | rows["is_processed"]
-        return self.observer is not None or bool(needs_host.any())
+        is_watched = self.observer is not None or self._reader is not None
+        return is_watched or bool(needs_host.any())
 
     def _count(self, begin: float) -> None:
         seconds = time.perf_counter() - begin
