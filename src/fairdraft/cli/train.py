@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,7 +128,9 @@ def _corpus(data: list[str], target: CausalLM, output: Path, self_tokens: int, s
         return read_corpus(data, target.tokenizer, target.vocab_size)
     if len(data) > 1:
         raise UsageFault("--data self stands alone: the target writes the whole corpus")
-    path = output / "corpus.safetensors"
+    # a text of another target, length or seed is another file
+    name = re.sub(r"[^\w.-]+", "_", target.name)
+    path = output / f"corpus-{name}-{self_tokens}-{seed}.safetensors"
     if path.is_file():
         say(f"using {path}, written by an earlier run")
         return read_corpus([path], target.tokenizer, target.vocab_size)

@@ -55,6 +55,7 @@ class Engine:
         self.speculator = speculator
         self.rule: Rule = rule
         self.impl: Impl = impl
+        self.enforce_eager = enforce_eager
         self.requests: dict[str, Request] = {}
         self.process_draft_logits = process_draft_logits
         self.logprobs_mode: LogprobsMode = logprobs_mode

@@ -12,24 +12,26 @@ import numpy as np
 import torch
 
 from fairdraft.engine.request import Clock
-from fairdraft.engine.round import Round, RoundRunner, sources_of
+from fairdraft.engine.round import Round, RoundRunner, ops_device, sources_of
 from fairdraft.engine.round_graph import NUM_FIELDS, Decided, RoundGraph, RoundParts
 from fairdraft.engine.rows import RowTable
 from fairdraft.noise import Trace
 from fairdraft.ops import Impl
+from fairdraft.ops.dispatch import own_device
 from fairdraft.speculators import DraftModelSpeculator, Proposal
 
-#: shortest context that gets a graph of its own
+#: shortest context that gets a graph of its own, and how many graphs are kept
 _SHORTEST = 128
+_MOST_GRAPHS = 16
 
 
 def can_replay(device: torch.device, impl: Impl, trace: Trace | None) -> bool:
     """Whether rounds of a target on `device` can be graphs: CUDA, its kernels, and no trace."""
-    return device.type == "cuda" and impl in ("auto", "triton") and trace is None
+    return ops_device(device, impl, trace).type == "cuda"
 
 
 class GraphRunner(RoundRunner):
-    """Runs what it can as graphs, and the rest (filters, processors, observers) eagerly.
+    """Runs what it can as graphs, the rest (filters, processors, observers, readers) eagerly.
 
     The tokens are those of eager rounds, up to how the device rounds a batch of another size. A
     graph drafts and verifies in one replay, whose time is counted as the target's.
@@ -39,11 +41,15 @@ class GraphRunner(RoundRunner):
         super().__init__(*args, **kwargs)
         self._graphs: dict[tuple[bool, int, int], RoundGraph] = {}
         self._pool: Any = None
+        draft = self.speculator
+        is_model = isinstance(draft, DraftModelSpeculator)
+        self._is_apart = is_model and draft.model.device != self.target.device
 
     def run(self, rows: RowTable) -> Round:
         """Decides at least one token of every row; see `RoundRunner.run`."""
         speculator = self.speculator
-        if speculator is not None and not isinstance(speculator, DraftModelSpeculator):
+        # exactly this kind: what a subclass proposes is its own
+        if speculator is not None and type(speculator) is not DraftModelSpeculator:
             return super().run(rows)
         if self._is_eager(rows):
             return super().run(rows)
@@ -75,7 +81,7 @@ class GraphRunner(RoundRunner):
     def _is_eager(self, rows: RowTable) -> bool:
         needs_host = rows["is_filtered"] | rows["is_processed"]
         is_watched = self.observer is not None or self._reader is not None
-        return is_watched or bool(needs_host.any())
+        return is_watched or self._is_apart or bool(needs_host.any())
 
     def _count(self, begin: float) -> None:
         seconds = time.perf_counter() - begin
@@ -95,7 +101,17 @@ class GraphRunner(RoundRunner):
             depth = len(drafts)
         graph = self._graph(rows, speculator, depth)
         fields = _fields(rows, counts)
-        decided = graph.run(fields if drafts is None else np.concatenate([fields, drafts]))
+        try:
+            with own_device(self.target.device):
+                decided = graph.run(fields if drafts is None else np.concatenate([fields, drafts]))
+        except RuntimeError as error:
+            self._graphs.clear()
+            if graph.is_captured:
+                raise
+            raise RuntimeError(
+                f"a round of {self.target.name!r} cannot be captured in a CUDA graph: {error}; "
+                "pass enforce_eager=True (--enforce-eager)"
+            ) from error
         return self._round(rows, counts, decided, graph)
 
     def _graph(
@@ -108,14 +124,17 @@ class GraphRunner(RoundRunner):
         limit = self.target.max_model_len
         length = min(max(_SHORTEST, _power_of_two(needed)), limit)
         place = (speculator is not None, num_rows, length)
-        graph = self._graphs.get(place)
+        graph = self._graphs.pop(place, None)
         if graph is None:
+            if len(self._graphs) >= _MOST_GRAPHS:
+                # the one that was not used for longest
+                del self._graphs[next(iter(self._graphs))]
             # a pool ends with the last graph in it
             if not self._graphs and self.target.device.type == "cuda":
                 self._pool = torch.cuda.graph_pool_handle()
             parts = RoundParts((self.target, self.cache), speculator, depth, self.rule)
             graph = RoundGraph(parts, num_rows, length, self._pool)
-            self._graphs[place] = graph
+        self._graphs[place] = graph
         return graph
 
     def _round(

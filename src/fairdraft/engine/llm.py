@@ -80,7 +80,6 @@ class LLM:
     ) -> None:
         if check_integer("max_num_seqs", max_num_seqs) < 1:
             raise ValueError(f"max_num_seqs={max_num_seqs!r}: must be at least 1")
-        resolve_impl(impl, torch.device(device if impl == "triton" else "cpu"))
         if impl == "triton" and trace is not None:
             raise ValueError(
                 "impl='triton' and trace: a trace is kept by the host's ops; use 'auto'"
@@ -91,10 +90,11 @@ class LLM:
             config = SpeculativeConfig.from_dict(config)
         self.config = config
         self.target = load_once(model, tokenizer, dtype, device, "target")
+        resolve_impl(impl, self.target.device if impl == "triton" else torch.device("cpu"))
         self.max_model_len = _context(max_model_len, self.target)
         self.speculator: Speculator | None = None
         if config is not None:
-            self.speculator = new_speculator(config, self.target, dtype, device)
+            self.speculator = new_speculator(config, self.target, dtype, str(self.target.device))
         self.engine = Engine(
             self.target,
             self.speculator,

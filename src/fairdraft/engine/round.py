@@ -23,6 +23,7 @@ from fairdraft.engine.rows import RowTable
 from fairdraft.models import CausalLM
 from fairdraft.noise import Stream, Trace
 from fairdraft.ops import Impl
+from fairdraft.ops.dispatch import has_kernels
 from fairdraft.ops.verify import Rule
 from fairdraft.speculators import (
     DraftState,
@@ -91,10 +92,8 @@ class RoundRunner:
         self.trace = trace
         self.process_draft_logits = process_draft_logits
         self.observer: Observer | None = None
-        # a trace needs what was raced, and is kept on the host
-        is_on_device = impl in ("auto", "triton") and trace is None
         #: where logits are filtered, sampled and verified
-        self.device = target.device if is_on_device else torch.device("cpu")
+        self.device = ops_device(target.device, impl, trace)
         self._workspace = _new_workspace(self.device, impl)
         self.cache = target.new_cache()
         self.clock = Clock()
@@ -313,6 +312,14 @@ class RoundRunner:
         filtered = logits.clone()
         filtered[index] = kept.unflatten(0, (len(chosen), width))
         return filtered
+
+
+def ops_device(device: torch.device, impl: Impl, trace: Trace | None) -> torch.device:
+    """Where ops run for a target on `device`: there if kernels can, or the host."""
+    # a trace needs what was raced, and is kept on the host
+    if trace is None and (impl == "triton" or (impl == "auto" and has_kernels(device))):
+        return device
+    return torch.device("cpu")
 
 
 def _new_workspace(device: torch.device, impl: Impl) -> Workspace | None:

@@ -79,8 +79,8 @@ class RoundGraph:
         if parts.speculator is not None:
             self._caches.append(parts.speculator.cache)
         for held in self._caches:
-            # whole contexts at once: a cache that grows later is another cache
-            held.reserve(num_rows, held.max_length + 1)
+            # one slot more: padding past the context goes there
+            held.reserve(num_rows, min(read_length, held.max_length) + 1)
         given = 0 if parts.speculator is not None else parts.depth
         is_cuda = self._device.type == "cuda"
         shape = (NUM_FIELDS + given, num_rows)
@@ -91,7 +91,12 @@ class RoundGraph:
         self._packed = torch.empty(0)
         self._pool = pool
         self._graph: Any = None
-        self._place: tuple[Any, ...] | None = None
+        self._place: tuple[int, ...] | None = None
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether there is a graph to replay."""
+        return self._graph is not None
 
     @property
     def is_valid(self) -> bool:
@@ -117,11 +122,10 @@ class RoundGraph:
         self._inputs.copy_(self._staging, non_blocking=True)
         if self._device.type != "cuda":
             self._run()
-        else:
-            if self._graph is None:
-                self._graph = self._capture()
-            self._graph.replay()
-        self._place = self._memory()
+            return self._unpack(count)
+        if self._graph is None:
+            self._graph = self._capture()
+        self._graph.replay()
         return self._unpack(count)
 
     def _capture(self) -> Any:
@@ -132,8 +136,10 @@ class RoundGraph:
         with torch.cuda.stream(stream):
             self._run()
         torch.cuda.current_stream(self._device).wait_stream(stream)
+        self._place = self._memory()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # another engine's thread may go on meanwhile
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             self._run()
         return graph
 
@@ -230,5 +236,5 @@ class RoundGraph:
             *(np.ascontiguousarray(row) for row in rows),
         )
 
-    def _memory(self) -> tuple[Any, ...]:
-        return tuple(cache.address for cache in self._caches)
+    def _memory(self) -> tuple[int, ...]:
+        return tuple(cache.num_moves for cache in self._caches)

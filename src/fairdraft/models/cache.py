@@ -47,17 +47,13 @@ class RaggedCache(Cache):
         self._index: dict[int, Tensor] = {}
         self._first_row = 0
         self._read_length = 0
+        #: how often keys and values went to other memory, whose addresses graphs hold
+        self.num_moves = 0
 
     @property
     def scratch_slot(self) -> int:
         """Where padding past the context is written; no query ever reads it."""
         return self.max_length
-
-    @property
-    def address(self) -> tuple[int, ...]:
-        """Where keys and values are: changes when the cache grows, and graphs hold it."""
-        stores = (*self._keys.values(), *self._values.values())
-        return tuple(tensor.data_ptr() for tensor in stores)
 
     def _round(self, length: int) -> int:
         rounded = -(-length // _LENGTH_STEP) * _LENGTH_STEP
@@ -104,6 +100,7 @@ class RaggedCache(Cache):
         ]
         # all at once, so that an interrupt leaves either the old cache or the new one
         self._keys, self._values, self.num_rows, self.length = *grown, rows, slots
+        self.num_moves += 1
 
     def update(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -133,6 +130,7 @@ class RaggedCache(Cache):
         if tensor is None:
             tensor = states.new_zeros(self.num_rows, num_heads, self.length, head_dim)
             store[layer_idx] = tensor
+            self.num_moves += 1
         tensor.view(-1, head_dim).index_copy_(
             0, self._flat_index(num_heads), states.reshape(-1, head_dim)
         )

@@ -6,7 +6,7 @@ Axes: B draws.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from operator import index
 from typing import Any
 
@@ -123,7 +123,7 @@ def _integer(name: str, value: Any) -> int:
     return index(value)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _scalar(name: str, value: int, device: torch.device) -> Tensor:
     if name == "key":
         if not -(1 << 63) <= value < 1 << 64:

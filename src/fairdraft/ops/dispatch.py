@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
@@ -15,6 +16,7 @@ _CPU = torch.device("cpu")
 Arithmetic = Literal["auto", "fast", "portable"]
 
 _IMPLS = get_args(Impl)
+_HERE: AbstractContextManager[Any] = nullcontext()
 
 
 def device_of(tensor: Any) -> torch.device:
@@ -71,6 +73,18 @@ def resolve_arithmetic(
     if arithmetic == "fast":
         raise ValueError(f"impl {impl!r} computes 'portable' only; leave arithmetic at 'auto'")
     return "portable"
+
+
+def own_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Makes a tensor's device the current one, on whose stream kernels are launched."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return _HERE
+    return torch.cuda.device(device)
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether "auto" runs Triton kernels for tensors on a device."""
+    return device.type == "cuda" and _is_installed("triton")
 
 
 @cache

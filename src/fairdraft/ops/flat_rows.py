@@ -133,6 +133,10 @@ def check_entries(num_entries: int, num_rows: int, num_requests: int) -> bool:
     Raises:
         ValueError: If they are neither.
     """
+    if num_rows < num_requests:
+        raise ValueError(
+            f"target_logits has {num_rows} rows for {num_requests} requests; give each one at least"
+        )
     if num_entries == num_rows - num_requests:
         return False
     if num_entries == num_rows:

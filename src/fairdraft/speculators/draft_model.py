@@ -44,6 +44,8 @@ class DraftModelSpeculator:
         self._cache = model.new_cache()
         self._num_cached = np.zeros(1, np.int64)
         self._num_fed = np.zeros(0, np.int64)
+        # what steps that somebody else runs will have cached, once they are verified
+        self._pending: np.ndarray | None = None
         self._chain = DraftChain(
             f"draft model {model.name!r}", vocabulary.target_size, greedy=greedy
         )
@@ -55,6 +57,7 @@ class DraftModelSpeculator:
             One DRAFT race for each draft, none when greedy.
         """
         anchor = state.num_decided
+        self._pending = None
         counts = self._num_drafts(anchor, state.max_draft_tokens)
         self._num_fed = np.maximum(counts - 1, 0)
 
@@ -91,7 +94,7 @@ class DraftModelSpeculator:
         late = is_fed & (num_decided - cached > 2)
         if late.any():
             self._prefill(token_ids, num_decided, late)
-        cached[is_fed] = num_decided[is_fed]
+        self._pending = np.where(is_fed, num_decided, cached)
         self._num_fed = np.maximum(counts - 1, 0)
         return counts
 
@@ -101,6 +104,9 @@ class DraftModelSpeculator:
 
     def commit(self, num_accepted_tokens: np.ndarray) -> None:
         """Keeps the cached drafts that stood; the rest is rolled back by position."""
+        if self._pending is not None:
+            self._num_cached[: len(self._pending)] = self._pending
+            self._pending = None
         self._num_cached[: len(self._num_fed)] += np.minimum(self._num_fed, num_accepted_tokens)
 
     def admit_row(self, row: int) -> None:

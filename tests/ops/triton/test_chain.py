@@ -11,6 +11,7 @@ import torch
 from fairdraft import ops
 from fairdraft.noise import Stream, Trace
 from fairdraft.ops import RowError, SparseLogits
+from fairdraft.ops.triton import verify
 from fairdraft.ops.triton.workspace import Workspace
 from fairdraft.ops.verify import Rule
 from tests.ops.test_verify import random_call
@@ -216,6 +217,29 @@ def test_one_workspace_serves_calls_of_any_shape() -> None:
     assert {"rows_done", "ended", "passed", "test_units"} <= workspace._counters
     for name in workspace._counters:
         assert not workspace._buffers[name].any(), name
+
+
+@pytest.mark.parametrize(
+    ("rule", "kernel"),
+    [("token", "resolve_kernel"), ("block", "mass_kernel"), ("block", "emit_kernel")],
+)
+def test_a_call_that_was_broken_off_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, rule: Rule, kernel: str
+) -> None:
+    """Ctrl-C between two kernels, then the same call in the same memory."""
+    call: dict[str, Any] = batch(4, 3, 60, "dense", seed=4) | {"rule": rule}
+
+    class Broken:
+        def __getitem__(self, grid: Any) -> Any:
+            raise KeyboardInterrupt
+
+    workspace = Workspace("cpu")
+    options: dict[str, Any] = {"impl": "triton", "workspace": workspace}
+    with monkeypatch.context() as patch:
+        patch.setattr(verify, kernel, Broken())
+        with pytest.raises(KeyboardInterrupt):
+            ops.verify_chain(**call, **options)
+    assert_verified_alike(call, workspace=workspace)
 
 
 def plain_call() -> dict[str, Any]:

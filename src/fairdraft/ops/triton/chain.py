@@ -2,7 +2,7 @@
 
 Programs are ordered row 0 of every request, row 1 of every request, and so on, and a program whose
 request already ended at an earlier row reads nothing. The last program of a row decides it: it
-tests the row's draft, or draws the row's own token. `resolve.py` puts a request together.
+tests the row's draft, or draws the row's own token. `emit.py` puts a request together.
 Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles.
 """
 

@@ -8,7 +8,7 @@ Axes: B rows, V vocabulary, T tiles.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from triton import next_power_of_2
 
-from fairdraft.noise.device import pack_counter
+from fairdraft.noise import device as noise_device
 from fairdraft.ops.arithmetic import TILE
 from fairdraft.ops.filters import Filters, filter_params
 from fairdraft.ops.triton.candidates import GROUP
@@ -97,7 +97,7 @@ def _check_tensor(name: str, values: Tensor, count: int, device: torch.device) -
         )
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _constant(name: str, value: Any, device: torch.device) -> Tensor:
     checked = getattr(filter_params(1, 1.0, **{name: value}), name).item()
     dtype = torch.int64 if name == "top_k" else torch.float64
@@ -114,9 +114,10 @@ def launch_filtered(
     *,
     arithmetic: Arithmetic,
     workspace: Workspace,
-    address: Any = pack_counter,
+    address: Any = None,
 ) -> None:
-    """Runs `maxima_kernel` and `pick_filtered_kernel`."""
+    """Runs `maxima_kernel` and `pick_filtered_kernel`; `address` is as in `launch_sample`."""
+    address = address or noise_device.pack_counter
     count, vocab_size = logits.shape
     num_tiles = -(-vocab_size // TILE)
     tiles, warps = program_shape(count, num_tiles)

@@ -8,7 +8,7 @@ Axes: B rows, V vocabulary, T tiles, N programs a row.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -70,7 +70,7 @@ def temperature_tensor(
     return values, 1
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _constant(name: str, value: float, device: torch.device) -> Tensor:
     temperature_scales(name, value, 1)
     return torch.full((), value, dtype=torch.float64, device=device)

@@ -18,11 +18,16 @@ import triton.language as tl
 from torch import Tensor
 
 from fairdraft.noise.device import pack_counter
+from fairdraft.ops.dispatch import own_device
 from fairdraft.ops.logprobs import Logprobs, Measured, top_of
-from fairdraft.ops.rows import RowError
 from fairdraft.ops.sample import TileStats
 from fairdraft.ops.triton.arithmetic import TILE, exp2_weight, row_total, temperature_scale
-from fairdraft.ops.triton.launch import launch_options, max_tiles, program_shape, temperature_tensor
+from fairdraft.ops.triton.launch import (
+    launch_options,
+    max_tiles,
+    program_shape,
+    temperature_tensor,
+)
 from fairdraft.ops.triton.race import call_error, greedy, row_error
 from fairdraft.ops.triton.reading import load_stats
 from fairdraft.ops.triton.sample import stats_kernel
@@ -33,7 +38,6 @@ _FIXED_POINT = tl.constexpr(2.0**38)
 _INF = tl.constexpr(float("inf"))
 #: tiles that are looked at together for logits above a token's
 _GROUP = tl.constexpr(8)
-_PARAMETER_ERROR = tl.constexpr(int(RowError.PARAMETER))
 
 
 @triton.jit
@@ -120,22 +124,23 @@ def logprobs_on_device(
     found = Measured(float64[0], int64[0], float64[1], float64[2], int64[1])
     workspace = Workspace(device)
     tiles = stats_buffers(workspace, "row", count, num_tiles) if stats is None else stats.tensors()
-    if count:
-        if stats is None:
+    with own_device(device):
+        if count and stats is None:
             _launch_stats(logits, scales, tiles, num_tiles)
-        logprobs_kernel[(count,)](
-            logits,
-            logits.stride(0),
-            token_ids,
-            scales[0],
-            tiles[:2],
-            tuple(found),
-            vocab_size,
-            num_tiles,
-            STRIDE=scales[1],
-            MAX_TILES=max_tiles(num_tiles),
-            **launch_options(False) | {"num_warps": 4},
-        )
+        if count:
+            logprobs_kernel[(count,)](
+                logits,
+                logits.stride(0),
+                token_ids,
+                scales[0],
+                tiles[:2],
+                tuple(found),
+                vocab_size,
+                num_tiles,
+                STRIDE=scales[1],
+                MAX_TILES=max_tiles(num_tiles),
+                **launch_options(False) | {"num_warps": 4},
+            )
     each = scales[0].double().expand(count)
     top = top_of(logits, tiles[0], found, each, top_n)
     return Logprobs(found.logprobs, found.ranks, *top, found.error)

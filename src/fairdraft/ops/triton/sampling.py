@@ -14,10 +14,15 @@ from fairdraft.noise import Address
 from fairdraft.noise.address import MAX_LANES
 from fairdraft.ops.arithmetic import TILE
 from fairdraft.ops.device_address import DeviceAddress, device_fields
+from fairdraft.ops.dispatch import own_device
 from fairdraft.ops.filters import Filters
 from fairdraft.ops.sample import Method, Sampled, TileStats
 from fairdraft.ops.triton.filtered_launch import device_filters, launch_filtered
-from fairdraft.ops.triton.launch import Arithmetic, launch_sample, temperature_tensor
+from fairdraft.ops.triton.launch import (
+    Arithmetic,
+    launch_sample,
+    temperature_tensor,
+)
 from fairdraft.ops.triton.workspace import Workspace
 
 LOGITS_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -58,15 +63,16 @@ def sample_on_device(
         return out
     stats = None if out.stats is None else out.stats.tensors()
     written = out.token_ids, out.margin, out.error
-    options: dict[str, Any] = {
-        "arithmetic": arithmetic,
-        "workspace": workspace or Workspace(device),
-    }
-    if own is not None:
-        launch_filtered(logits, temperatures, own, fields, written, stats, **options)
-    else:
-        is_flat = method == "gumbel"
-        launch_sample(logits, temperatures, fields, written, stats, is_flat=is_flat, **options)
+    workspace = workspace or Workspace(device)
+    options: dict[str, Any] = {"arithmetic": arithmetic, "workspace": workspace}
+    with own_device(device):
+        workspace.begin()
+        if own is not None:
+            launch_filtered(logits, temperatures, own, fields, written, stats, **options)
+        else:
+            is_flat = method == "gumbel"
+            launch_sample(logits, temperatures, fields, written, stats, is_flat=is_flat, **options)
+        workspace.end()
     return out
 
 

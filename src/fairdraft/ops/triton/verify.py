@@ -16,6 +16,7 @@ from triton import next_power_of_2
 
 from fairdraft.noise import device as noise_device
 from fairdraft.ops.arithmetic import TILE
+from fairdraft.ops.dispatch import own_device
 from fairdraft.ops.triton.block import mass_kernel
 from fairdraft.ops.triton.chain import chain_kernel
 from fairdraft.ops.triton.chain_memory import DeviceChain, chain_memory
@@ -46,6 +47,20 @@ def launch_verify(
 
     `address` is as in `launch_sample`.
     """
+    with own_device(chain.token_ids.device):
+        workspace.begin()
+        _launch_all(chain, out, is_block, arithmetic, workspace, address)
+        workspace.end()
+
+
+def _launch_all(
+    chain: DeviceChain,
+    out: tuple[Tensor, ...],
+    is_block: bool,
+    arithmetic: Arithmetic,
+    workspace: Workspace,
+    address: Any,
+) -> None:
     count, depth, vocab_size = chain.sizes
     num_tiles = -(-vocab_size // TILE)
     rows = count * (depth + 1)

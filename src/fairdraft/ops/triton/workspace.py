@@ -22,8 +22,20 @@ class Workspace:
         self.device = torch.device(device)
         self._buffers: dict[str, Tensor] = {}
         self._counters: set[str] = set()
+        self._is_in_use = False
         # making a view costs the host more than looking one up
         self._views: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+
+    def begin(self) -> None:
+        """Before the first kernel of a call; counters of one that was broken off become zeros."""
+        if self._is_in_use:
+            for name in self._counters:
+                self._buffers[name].zero_()
+        self._is_in_use = True
+
+    def end(self) -> None:
+        """After the last kernel of a call, which leaves zeros."""
+        self._is_in_use = False
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A buffer with anything in it."""
@@ -43,6 +55,7 @@ class Workspace:
     def _take(self, name, shape, dtype, make) -> Tensor:
         view = self._views.get((name, shape))
         if view is not None:
+            assert view.dtype is dtype, name
             return view
         if len(self._views) >= _MOST_VIEWS:
             self._views.clear()
