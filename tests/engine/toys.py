@@ -130,7 +130,7 @@ def ids(outputs: list[Any]) -> list[list[int]]:
 def speculating(target: Any, draft: Any, num_speculative_tokens: int = 4, **options: Any) -> LLM:
     """An LLM with a draft model."""
     keys = ("draft_sample_method", "rejection_sample_method", "tokenizer", "check_vocabulary")
-    keys += ("process_draft_logits",)
+    keys += ("process_draft_logits", "confidence_threshold")
     config = {key: options.pop(key) for key in keys if key in options}
     config |= {"model": draft, "num_speculative_tokens": num_speculative_tokens}
     return LLM(target, speculative_config=config, **options)

@@ -61,7 +61,7 @@ def save_small(
 
 def with_head(target: Any, folder: Path, num_drafts: int = 3, **options: Any) -> LLM:
     """An LLM that drafts with the head of a folder."""
-    names = ("draft_sample_method", "rejection_sample_method")
+    names = ("draft_sample_method", "rejection_sample_method", "confidence_threshold")
     config = {name: options.pop(name) for name in names if name in options}
     config |= {"method": "eagle3", "model": folder, "num_speculative_tokens": num_drafts}
     return LLM(target, speculative_config=config, **options)

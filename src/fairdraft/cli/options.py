@@ -32,7 +32,7 @@ Draft = Annotated[
 Method = Annotated[
     str | None,
     typer.Option(
-        help="Speculator: draft_model, ngram, eagle3, or none for plain decoding.",
+        help="Speculator: draft_model, ngram, suffix, prediction, eagle3, custom, or none.",
         metavar="NAME",
         rich_help_panel=SPECULATION,
     ),

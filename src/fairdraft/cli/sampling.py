@@ -13,6 +13,7 @@ NAMES = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
     *("allowed_token_ids", "bad_words", "bad_words_ids", "no_repeat_ngram_size", "min_tokens"),
     *("stop_token_ids", "include_stop_str_in_output", "structured_outputs"),
+    "prediction",
 )
 
 

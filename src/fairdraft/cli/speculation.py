@@ -73,7 +73,7 @@ def describe(config: dict[str, Any] | None) -> str:
         return "no speculator"
     name = config["method"]
     if config.get("model") is not None and name != "ngram":
-        kind = "draft" if name == "draft_model" else f"{name} head"
+        kind = {"draft_model": "draft", "custom": "custom"}.get(name, f"{name} head")
         name = f"{kind} {config['model']}"
     return f"{name}, K = {config.get('num_speculative_tokens', 4)}"
 

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fairdraft.engine.checks import check_integer
+from fairdraft.engine.checks import check_integer, check_number
 from fairdraft.ops.verify import Rule
 from fairdraft.speculators.heads import is_head
 
-METHODS = ("draft_model", "ngram", "eagle3")
+METHODS = ("draft_model", "ngram", "suffix", "prediction", "eagle3", "custom")
 DRAFT_SAMPLE_METHODS = ("probabilistic", "greedy")
 #: names of embedded heads, and what `pocket.path` calls them
 POCKET_HEADS = {"pocket-eagle3": "eagle3"}
+#: methods that draft from text alone
+WITHOUT_MODEL = ("ngram", "suffix", "prediction")
+#: keys that belong to one method, or to some
+_SAMPLES = ("draft_model", "eagle3", "custom")
+_OWNERS = {
+    "prompt_lookup_min": ("ngram",),
+    "prompt_lookup_max": ("ngram",),
+    "suffix_decoding_max_tree_depth": ("suffix",),
+    "suffix_decoding_max_cached_requests": ("suffix",),
+    "suffix_decoding_max_spec_factor": ("suffix",),
+    "suffix_decoding_min_token_prob": ("suffix",),
+    "confidence_threshold": _SAMPLES,
+}
 #: vLLM's names to ours
 RULES: dict[str, Rule] = {"standard": "token", "block": "block"}
 
@@ -25,9 +39,10 @@ class SpeculativeConfig:
     """Which speculator proposes, and how many tokens a round.
 
     Attributes:
-        method: "draft_model", "ngram" or "eagle3"; None reads it from `model`.
+        method: "draft_model", "ngram", "suffix", "prediction", "eagle3" or "custom"; None reads it
+            from `model`.
         model: Of the draft model: a path, a name, or a loaded `PreTrainedModel`. Of a head: its
-            folder, or "pocket-eagle3".
+            folder, or "pocket-eagle3". Of a custom speculator: see `speculators.new_custom`.
         tokenizer: Of a loaded draft model, so that its vocabulary can be compared; optional.
         num_speculative_tokens: Most drafts a round, K, at least 1.
         draft_sample_method: "probabilistic" samples drafts at the request's temperature and
@@ -36,6 +51,15 @@ class SpeculativeConfig:
             prefixes, and accepts more where several drafts a round are sampled.
         prompt_lookup_min: Shortest suffix that prompt lookup searches for, in tokens.
         prompt_lookup_max: Longest such suffix.
+        suffix_decoding_max_tree_depth: Longest end of the text that is searched for, in tokens.
+        suffix_decoding_max_cached_requests: Outputs of ended requests to search as well, the latest
+            ones. 0, unlike in vLLM: with more, drafts depend on what ended before, so that a key
+            alone does not repeat a text any more (its law stays), and users share text.
+        suffix_decoding_max_spec_factor: Drafts for each token that matched.
+        suffix_decoding_min_token_prob: Least frequency of a branch that is followed.
+        confidence_threshold: Of speculators that give laws: draft i is present only while the
+            largest probability of its law is at least this; 0 is off. Decided before the draft is
+            drawn, so the output's law is the same. Not in vLLM.
         check_vocabulary: False skips the comparison of the two tokenizers. The output stays
             exact; drafts of a foreign vocabulary are only rarely accepted.
         process_draft_logits: Applies a request's processors (penalties, bias, masks) to the draft's
@@ -51,6 +75,11 @@ class SpeculativeConfig:
     rejection_sample_method: str = "standard"
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
+    suffix_decoding_max_tree_depth: int | None = None
+    suffix_decoding_max_cached_requests: int | None = None
+    suffix_decoding_max_spec_factor: float | None = None
+    suffix_decoding_min_token_prob: float | None = None
+    confidence_threshold: float = 0.0
     check_vocabulary: bool = True
     process_draft_logits: bool = False
 
@@ -78,9 +107,13 @@ class SpeculativeConfig:
                 f"rejection_sample_method={self.rejection_sample_method!r}: must be one of "
                 f"{', '.join(RULES)}; both keep the target's law"
             )
+        self._refuse_foreign_keys()
+        self._check_confidence()
         if self.method == "ngram":
             self._settle_lookup()
-        else:
+        elif self.method == "suffix":
+            self._settle_suffix()
+        if self.method not in WITHOUT_MODEL:
             self._check_model()
 
     @classmethod
@@ -124,10 +157,48 @@ class SpeculativeConfig:
         object.__setattr__(self, "prompt_lookup_min", shortest)
         object.__setattr__(self, "prompt_lookup_max", longest)
 
+    def _settle_suffix(self) -> None:
+        defaults = {"max_tree_depth": 24, "max_cached_requests": 0}
+        defaults |= {"max_spec_factor": 1.0, "min_token_prob": 0.1}
+        for short, default in defaults.items():
+            name = f"suffix_decoding_{short}"
+            value = getattr(self, name)
+            value = default if value is None else value
+            if isinstance(default, int):
+                least = min(default, 1)
+                if check_integer(name, value) < least:
+                    raise ValueError(f"{name}={value!r}: must be at least {least}")
+            elif not 0.0 <= check_number(name, value) < math.inf:
+                raise ValueError(f"{name}={value!r}: must be a finite number, at least 0")
+            object.__setattr__(self, name, value)
+
+    def _check_confidence(self) -> None:
+        value = check_number("confidence_threshold", self.confidence_threshold)
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(
+                f"confidence_threshold={self.confidence_threshold!r}: must be from 0 (off) to 1"
+            )
+
+    def _refuse_foreign_keys(self) -> None:
+        """A key that another method reads is refused, never ignored."""
+        for key, owners in _OWNERS.items():
+            value = getattr(self, key)
+            if value != getattr(type(self), key) and self.method not in owners:
+                raise ValueError(
+                    f"speculative_config: {key}={value!r} belongs to method "
+                    f"{' or '.join(map(repr, owners))}, not to {self.method!r}"
+                )
+        if self.method in ("suffix", "prediction") and self.model is not None:
+            raise ValueError(
+                f"speculative_config: method {self.method!r} takes no 'model'; leave it out"
+            )
+
     def _check_model(self) -> None:
         takes_head = self.method == "eagle3"
         if self.model is None:
             needed = "the folder of a head" if takes_head else "a path, a name or a loaded model"
+            if self.method == "custom":
+                needed = "a function, an object, 'module:attribute' or the name of an entry point"
             raise ValueError(
                 f"speculative_config: method {self.method!r} needs 'model', {needed}; for drafts "
                 "without a model use method 'ngram'"
@@ -137,17 +208,11 @@ class SpeculativeConfig:
                 f"speculative_config: method {self.method!r} takes the folder of a head, not a "
                 f"{type(self.model).__name__}"
             )
-        if takes_head and self.tokenizer is not None:
+        if self.method != "draft_model" and self.tokenizer is not None:
             raise ValueError(
-                "speculative_config: 'tokenizer' belongs to method 'draft_model'; a head speaks "
-                "its target's ids"
+                "speculative_config: 'tokenizer' belongs to method 'draft_model'; other "
+                "speculators speak their target's ids"
             )
-        for key in ("prompt_lookup_min", "prompt_lookup_max"):
-            if getattr(self, key) is not None:
-                raise ValueError(
-                    f"speculative_config: {key}={getattr(self, key)!r} belongs to method 'ngram', "
-                    f"not to {self.method!r}"
-                )
 
 
 def infer_method(model: Any) -> str:

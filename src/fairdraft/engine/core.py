@@ -12,7 +12,7 @@ from fairdraft.engine.graph_runner import GraphRunner, can_replay
 from fairdraft.engine.interrupts import held_interrupts
 from fairdraft.engine.logprobs import LogprobsMode
 from fairdraft.engine.observation import Observer
-from fairdraft.engine.request import Clock, Request, Sequence
+from fairdraft.engine.request import Clock, FinishReason, Request, Sequence
 from fairdraft.engine.round import RoundRunner
 from fairdraft.engine.rows import RowTable
 from fairdraft.engine.scheduler import Scheduler
@@ -21,7 +21,7 @@ from fairdraft.models import CausalLM
 from fairdraft.noise import Trace
 from fairdraft.ops import Impl
 from fairdraft.ops.verify import Rule
-from fairdraft.speculators import Speculator
+from fairdraft.speculators import OutputReader, Speculator
 
 
 class Engine:
@@ -174,6 +174,9 @@ class Engine:
         for sequence in sequences:
             request = sequence.request
             self._settle_text(sequence)
+            is_whole = sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+            if is_whole and isinstance(self.speculator, OutputReader):
+                self.speculator.learn_output(request.key, sequence.token_ids)
             request.num_unfinished -= 1
             if not request.num_unfinished:
                 self._end(request)

@@ -51,6 +51,9 @@ class GraphRunner(RoundRunner):
         # exactly this kind: what a subclass proposes is its own
         if speculator is not None and type(speculator) is not DraftModelSpeculator:
             return super().run(rows)
+        # a graph runs all K steps of all rows, so a stop would save nothing there
+        if speculator is not None and speculator.has_stop:
+            return super().run(rows)
         if self._is_eager(rows):
             return super().run(rows)
         begin = time.perf_counter()

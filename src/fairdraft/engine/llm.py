@@ -18,7 +18,13 @@ from fairdraft.engine.output import GenerationInterrupted, RequestOutput
 from fairdraft.engine.params import SamplingParams
 from fairdraft.engine.processing.plan import compile_plan
 from fairdraft.engine.progress import TokenCounter
-from fairdraft.engine.prompts import Prompt, match_params, read_prompt, split_prompts
+from fairdraft.engine.prompts import (
+    Prompt,
+    match_params,
+    read_prediction,
+    read_prompt,
+    split_prompts,
+)
 from fairdraft.engine.request import Request
 from fairdraft.engine.speculation import describe_speculator, load_once, new_speculator
 from fairdraft.engine.streaming import EventSource
@@ -26,7 +32,7 @@ from fairdraft.models import CausalLM
 from fairdraft.noise import Trace, parse_noise_key, request_key
 from fairdraft.ops import Impl
 from fairdraft.ops.dispatch import resolve_impl
-from fairdraft.speculators import Speculator
+from fairdraft.speculators import RequestReader, Speculator
 
 Progress = Callable[[int, int], None]
 
@@ -223,6 +229,11 @@ class LLM:
             self._check_params(chosen, where)
             request = self._new_request(text, token_ids, chosen, is_streamed)
             request.plan = compile_plan(chosen, self.target, where)
+            if chosen.prediction is not None:
+                self._refuse_unread_prediction(where)
+                request.prediction_token_ids = read_prediction(
+                    chosen.prediction, where, self.target
+                )
             requests.append(request)
         _refuse_shared_keys(requests)
         return requests
@@ -244,6 +255,14 @@ class LLM:
                     f"{where}: stop_token_ids holds {token_id}; {self.target.name!r} has ids 0 to "
                     f"{self.target.vocab_size - 1}"
                 )
+
+    def _refuse_unread_prediction(self, where: str) -> None:
+        if not isinstance(self.engine.speculator, RequestReader):
+            method = "plain decoding" if self.config is None else repr(self.config.method)
+            raise ValueError(
+                f"{where}: prediction is given and the engine runs {method}, which does not read "
+                "it; use speculative_config={'method': 'prediction'}, or leave it out"
+            )
 
     def _new_request(
         self, text: str | None, token_ids: list[int], params: SamplingParams, is_streamed: bool

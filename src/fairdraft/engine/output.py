@@ -50,6 +50,9 @@ class RequestMetrics:
         num_accepted_tokens: Drafts that stood and were emitted.
         drafted_per_position: Drafts verified at each place of the block, from the first.
         accepted_per_position: Drafts that stood at each place.
+        accepted_prediction_tokens: Tokens of `SamplingParams.prediction` that appeared in the
+            output, in step with it; None without a prediction. As OpenAI reports them.
+        rejected_prediction_tokens: Those that did not; likewise.
         num_preemptions: How often its rows were dropped and prefilled again.
         draft_seconds: In the speculator.
         target_seconds: In the target's forward, prefill included.
@@ -63,6 +66,8 @@ class RequestMetrics:
     num_accepted_tokens: int = 0
     drafted_per_position: list[int] = field(default_factory=list)
     accepted_per_position: list[int] = field(default_factory=list)
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
     num_preemptions: int = 0
     draft_seconds: float = 0.0
     target_seconds: float = 0.0

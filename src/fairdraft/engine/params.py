@@ -47,6 +47,8 @@ class SamplingParams:
             `LLM(logprobs_mode=)` says of which logits.
         num_speculative_tokens: Most drafts a round for this request; None for the engine's own
             number, 0 for no speculation. Not in vLLM.
+        prediction: What the output will mostly be, as text or token ids: drafts follow it. Needs
+            `speculative_config={"method": "prediction"}`. OpenAI's name; not in vLLM.
         prompt_logprobs: None, or how many most probable tokens to report beside each token of the
             prompt but the first; always of the raw logits.
         presence_penalty: -2 to 2, subtracted from logits of tokens in the output; 0 is off.
@@ -85,6 +87,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     logprobs: int | None = None
     num_speculative_tokens: int | None = None
+    prediction: str | Sequence[int] | None = None
     prompt_logprobs: int | None = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0

@@ -88,6 +88,28 @@ def read_prompt(
     return text, token_ids
 
 
+def read_prediction(prediction: str | Sequence[int], where: str, target: CausalLM) -> list[int]:
+    """Returns the ids of an expected output, without special tokens.
+
+    Args:
+        prediction: Text or ids; may be empty.
+        where: What messages call its prompt.
+        target: Whose tokenizer and vocabulary it must fit.
+
+    Raises:
+        ValueError: If it holds a foreign id, or is text without a tokenizer.
+    """
+    where = f"{where}: prediction"
+    if not isinstance(prediction, str):
+        is_empty = isinstance(prediction, Sequence) and not prediction
+        return [] if is_empty else _check_ids(prediction, where, target)
+    if not prediction:
+        return []
+    if target.tokenizer is None:
+        raise ValueError(f"{where} is text and {target.name!r} has no tokenizer: pass token ids")
+    return target.tokenizer(prediction, add_special_tokens=False)["input_ids"]
+
+
 def _encode(text: str, where: str, target: CausalLM) -> list[int]:
     if target.tokenizer is None:
         raise ValueError(

@@ -18,6 +18,7 @@ from fairdraft.engine.processing.grammar import GrammarState
 from fairdraft.engine.processing.plan import ProcessingPlan
 from fairdraft.engine.stopping import SequenceText
 from fairdraft.noise import Stream, format_noise_key
+from fairdraft.speculators import count_found
 
 SOURCE_NAMES = {
     int(Stream.DRAFT): "draft",
@@ -107,6 +108,7 @@ class Request:
         params: How to sample.
         key: 64-bit noise key, kept through preemption.
         stop_ids: Every id that ends a sequence.
+        prediction_token_ids: Its expected output, or None.
         plan: What processes its rows, or None.
         is_streamed: Whether text is needed round by round.
         sequences: One a sample.
@@ -122,6 +124,7 @@ class Request:
     params: SamplingParams
     key: int
     stop_ids: tuple[int, ...] = ()
+    prediction_token_ids: list[int] | None = None
     plan: ProcessingPlan | None = None
     is_streamed: bool = False
     sequences: list[Sequence] = field(default_factory=list)
@@ -159,6 +162,11 @@ class Request:
             metrics.accepted_per_position = _sum(records, "accepted")
             metrics.num_draft_tokens = sum(metrics.drafted_per_position)
             metrics.num_accepted_tokens = sum(metrics.accepted_per_position)
+        prediction = self.prediction_token_ids
+        if prediction is not None:
+            found = sum(count_found(prediction, s.token_ids) for s in self.sequences)
+            metrics.accepted_prediction_tokens = found
+            metrics.rejected_prediction_tokens = len(prediction) * len(self.sequences) - found
         if self.began is not None:
             metrics.draft_seconds = clock.draft - self.began.draft
             metrics.target_seconds = clock.target - self.began.target

@@ -8,6 +8,7 @@ from fairdraft.engine.interrupts import held_interrupts
 from fairdraft.engine.request import FinishReason, Request, Sequence
 from fairdraft.engine.round import RoundRunner
 from fairdraft.engine.rows import RowTable
+from fairdraft.speculators import RequestReader
 
 
 class Scheduler:
@@ -42,8 +43,7 @@ class Scheduler:
                 sequence = self.waiting.popleft()
                 sequence.request.begin(self._runner.clock)
                 row = self.rows.admit(sequence)
-                if self._runner.speculator is not None:
-                    self._runner.speculator.admit_row(row)
+                self._begin_row(row, sequence.request)
         try:
             self._runner.prefill(self.rows, first_row)
         except BaseException:
@@ -52,6 +52,15 @@ class Scheduler:
                 admitted = self.remove(list(range(first_row, self.rows.num_rows)))
                 self.waiting.extendleft(reversed(admitted))
             raise
+
+    def _begin_row(self, row: int, request: Request) -> None:
+        speculator = self._runner.speculator
+        if speculator is None:
+            return
+        speculator.admit_row(row)
+        if isinstance(speculator, RequestReader):
+            prompt_length = len(request.prompt_token_ids)
+            speculator.begin_request(row, prompt_length, request.prediction_token_ids)
 
     def remove(self, leaving: list[int]) -> list[Sequence]:
         """Takes sequences out of the batch, with their state.

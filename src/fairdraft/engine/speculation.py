@@ -12,8 +12,12 @@ from fairdraft.speculators import (
     DraftModelSpeculator,
     Eagle3Speculator,
     NgramSpeculator,
+    PastOutputs,
+    PredictionSpeculator,
     Speculator,
+    SuffixSpeculator,
     match_vocabularies,
+    new_custom,
 )
 from fairdraft.speculators.heads import CachedHead, load_head
 
@@ -34,14 +38,29 @@ def new_speculator(
     """
     num_drafts = config.num_speculative_tokens
     is_greedy = config.draft_sample_method == "greedy"
+    threshold = config.confidence_threshold
     if config.method == "ngram":
         assert config.prompt_lookup_min is not None and config.prompt_lookup_max is not None
         return NgramSpeculator(num_drafts, config.prompt_lookup_min, config.prompt_lookup_max)
+    if config.method == "suffix":
+        return _new_suffix(config)
+    if config.method == "prediction":
+        return PredictionSpeculator(num_drafts)
+    if config.method == "custom":
+        return new_custom(
+            config.model, num_drafts, target, greedy=is_greedy, confidence_threshold=threshold
+        )
     if config.method == "eagle3":
         head = load_head(head_folder(config.model), target)
         num_slots = min(head.config.max_position_embeddings, target.max_model_len)
         cached = CachedHead(head, num_slots)
-        return Eagle3Speculator(cached, num_drafts, target.vocab_size, greedy=is_greedy)
+        return Eagle3Speculator(
+            cached,
+            num_drafts,
+            target.vocab_size,
+            greedy=is_greedy,
+            confidence_threshold=threshold,
+        )
     draft = load_once(config.model, config.tokenizer, dtype, device, "draft")
     vocabulary = match_vocabularies(
         target.vocab_size,
@@ -50,7 +69,9 @@ def new_speculator(
         draft.tokenizer,
         check=config.check_vocabulary,
     )
-    return DraftModelSpeculator(draft, num_drafts, vocabulary, greedy=is_greedy)
+    return DraftModelSpeculator(
+        draft, num_drafts, vocabulary, greedy=is_greedy, confidence_threshold=threshold
+    )
 
 
 def describe_speculator(
@@ -60,6 +81,8 @@ def describe_speculator(
     if speculator is None or config is None:
         return "none, plain decoding"
     text = f"{config.method}, {config.num_speculative_tokens} tokens a round"
+    if config.confidence_threshold:
+        text += f", while a law's best token has {config.confidence_threshold:g}"
     if isinstance(speculator, DraftModelSpeculator):
         draft = speculator.model
         return (
@@ -68,7 +91,28 @@ def describe_speculator(
         )
     if isinstance(speculator, Eagle3Speculator):
         return f"{text}, {config.draft_sample_method} drafts, {speculator.describe(max_model_len)}"
+    if config.method == "suffix" and config.suffix_decoding_max_cached_requests:
+        return (
+            f"{text}, also from the last {config.suffix_decoding_max_cached_requests} outputs: a "
+            "key alone does not repeat a text"
+        )
     return text
+
+
+def _new_suffix(config: SpeculativeConfig) -> SuffixSpeculator:
+    depth, num_outputs = (
+        config.suffix_decoding_max_tree_depth,
+        config.suffix_decoding_max_cached_requests,
+    )
+    factor, prob = config.suffix_decoding_max_spec_factor, config.suffix_decoding_min_token_prob
+    assert depth is not None and factor is not None and prob is not None
+    return SuffixSpeculator(
+        config.num_speculative_tokens,
+        max_depth=depth,
+        max_spec_factor=factor,
+        min_token_prob=prob,
+        past=PastOutputs(num_outputs) if num_outputs else None,
+    )
 
 
 def head_folder(model: str | Path) -> Path:

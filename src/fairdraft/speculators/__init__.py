@@ -1,25 +1,47 @@
 """Speculators: what proposes tokens for the target to verify. None of them touches noise."""
 
+from fairdraft.speculators.custom import (
+    DraftFunction,
+    DraftLogits,
+    LogitsSpeculator,
+    PointSpeculator,
+)
 from fairdraft.speculators.draft_model import DraftModelSpeculator
 from fairdraft.speculators.eagle3 import Eagle3Speculator
 from fairdraft.speculators.features import Features
 from fairdraft.speculators.ngram import NgramSpeculator, lookup
+from fairdraft.speculators.past_outputs import PastOutputs
+from fairdraft.speculators.plugins import new_custom
+from fairdraft.speculators.prediction import PredictionSpeculator, count_found
 from fairdraft.speculators.proposal import DraftState, FeatureReader, Proposal, Speculator
+from fairdraft.speculators.readers import OutputReader, RequestReader
 from fairdraft.speculators.sampler import Drawn, SharedSampler
+from fairdraft.speculators.suffix import SuffixSpeculator
 from fairdraft.speculators.vocabulary import VocabularyMap, match_vocabularies
 
 __all__ = [
+    "DraftFunction",
+    "DraftLogits",
     "DraftModelSpeculator",
     "DraftState",
     "Drawn",
     "Eagle3Speculator",
     "FeatureReader",
     "Features",
+    "LogitsSpeculator",
     "NgramSpeculator",
+    "OutputReader",
+    "PastOutputs",
+    "PointSpeculator",
+    "PredictionSpeculator",
     "Proposal",
+    "RequestReader",
     "SharedSampler",
     "Speculator",
+    "SuffixSpeculator",
     "VocabularyMap",
+    "count_found",
     "lookup",
     "match_vocabularies",
+    "new_custom",
 ]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fairdraft.ops import PLACEHOLDER_TOKEN_ID, RowError
+from fairdraft.ops.arithmetic import GREEDY_TEMPERATURE
 from fairdraft.speculators.proposal import DraftState, Proposal
 
 #: step (1 for the first), the drafts before it [B] and the rows that draft [N] to logits [N, V]
@@ -23,18 +24,26 @@ class DraftChain:
     """Draws each draft from logits that may depend on the drafts before it.
 
     Meets (a): what is sampled is what is handed on as q. Meets (b): how many drafts a row gets is
-    given before the first is drawn. A row whose logits cannot be sampled gets none and fails.
+    given before the first is drawn, and draft i is left out with all after it if q_i is flat,
+    which is decided before draft i is drawn. A row whose logits cannot be sampled gets none and
+    fails.
 
     Args:
         what: What messages call the speculator.
         vocab_size: V.
         greedy: Takes the best token at each step: point masses without noise.
+        confidence_threshold: Draft i is present only while the largest probability of its law is
+            at least this, after processors and filters and at the row's temperature (at 1 where
+            the best token is taken); 0 for every draft.
     """
 
-    def __init__(self, what: str, vocab_size: int, *, greedy: bool) -> None:
+    def __init__(
+        self, what: str, vocab_size: int, *, greedy: bool, confidence_threshold: float = 0.0
+    ) -> None:
         self.what = what
         self.vocab_size = vocab_size
         self.greedy = greedy
+        self.confidence_threshold = confidence_threshold
         self._laws = torch.empty(0)
 
     def draw(self, state: DraftState, counts: np.ndarray, next_logits: NextLogits) -> Proposal:
@@ -42,7 +51,7 @@ class DraftChain:
 
         Args:
             state: The round.
-            counts: Drafts of each row [B], int64; changed where a row fails.
+            counts: Drafts of each row [B], int64; changed where a row stops or fails.
             next_logits: Called once a step, in order, with rows in ascending order.
 
         Noise:
@@ -57,14 +66,20 @@ class DraftChain:
         errors: dict[int, str] = {}
         rows = np.flatnonzero(counts > 0)
         num_shared = int(counts[rows].min())
+        has_stop = self.confidence_threshold > 0
         for step in range(1, num_steps + 1):
-            if step > num_shared or errors:
+            if step > num_shared or errors or has_stop:
                 rows = np.flatnonzero(counts >= step)
                 if not len(rows):
                     break
             before = drafts[:, step - 2] if step > 1 else drafts[:, 0]
             law = next_logits(step, before, rows).to(state.sampler.device)
-            drawn = state.sampler.draw(law, step, rows, greedy=self.greedy)
+            if has_stop:
+                law = state.sampler.law(law, step, rows, greedy=self.greedy)
+                rows, law = self._stop(law, step, rows, state.sampler.temperature, counts)
+                if not len(rows):
+                    break
+            drawn = state.sampler.draw(law, step, rows, greedy=self.greedy, is_law=has_stop)
             index = slice(None) if len(rows) == state.num_rows else rows
             drafts[index, step - 1] = drawn.token_ids.numpy()
             if laws is not None:
@@ -74,6 +89,11 @@ class DraftChain:
             if error.any():
                 errors |= self._note_errors(rows, error, step)
                 counts[list(errors)] = 0
+        num_left = int(counts.max())
+        if has_stop and num_left < num_steps:
+            # what is not drafted is not scored
+            drafts = np.ascontiguousarray(drafts[:, :num_left])
+            laws = None if laws is None or not num_left else laws[:, :num_left].contiguous()
         return Proposal(
             torch.from_numpy(drafts),
             torch.from_numpy(counts),
@@ -84,6 +104,19 @@ class DraftChain:
     def error(self, step: int, code: int) -> str:
         """What a row's message says when a draft of the round could not be drawn."""
         return f"{self.what}, draft {step} of the round: {RowError(code).message}"
+
+    def _stop(
+        self, law: Tensor, step: int, rows: np.ndarray, temperature: np.ndarray, counts: np.ndarray
+    ) -> tuple[np.ndarray, Tensor]:
+        """Ends rows whose law is flat before they draw from it; returns the others and theirs."""
+        peak = largest_probability(law, 1.0 if self.greedy else temperature[rows])
+        # a row whose law is broken is drawn from, and fails
+        is_kept = ~(peak < self.confidence_threshold)
+        if is_kept.all():
+            return rows, law
+        counts[rows[~is_kept]] = step - 1
+        kept = np.flatnonzero(is_kept)
+        return rows[kept], law[torch.from_numpy(kept).to(law.device)]
 
     def _law_buffer(self, state: DraftState, num_steps: int) -> Tensor:
         device = state.sampler.device
@@ -99,3 +132,19 @@ class DraftChain:
             for row, code in zip(rows, error.tolist(), strict=True)
             if code
         }
+
+
+def largest_probability(law: Tensor, temperature: np.ndarray | float) -> np.ndarray:
+    """Largest probability of softmax(law / temperature) [N], at 1 where a row is greedy.
+
+    Computed in float64, so that the number of rows of a batch decides none of them.
+
+    Args:
+        law: Logits [N, V].
+        temperature: [N], or one for all.
+    """
+    scale = np.broadcast_to(np.asarray(temperature, np.float64), (len(law),))
+    scale = np.where(scale < GREEDY_TEMPERATURE, 1.0, scale)
+    shifted = law.double() - law.amax(-1, keepdim=True)
+    weights = (shifted / torch.from_numpy(scale).to(law.device)[:, None]).exp()
+    return (1.0 / weights.sum(-1)).cpu().numpy()

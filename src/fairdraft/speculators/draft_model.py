@@ -1,8 +1,9 @@
 """Drafts from a smaller model with a KV cache of its own.
 
 Meets (a): each draft is sampled by the shared sampler from the logits that are handed on as q.
-Meets (b): how many drafts a row gets follows from its limits alone. Sources: Leviathan et al.
-2023; Chen et al. 2023. Axes: B rows, K drafted, V vocabulary of the target.
+Meets (b): how many drafts a row gets follows from its limits, and from each draft's law before it
+is drawn. Sources: Leviathan et al. 2023; Chen et al. 2023. Axes: B rows, K drafted, V vocabulary
+of the target.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class DraftModelSpeculator:
         vocabulary: VocabularyMap,
         *,
         greedy: bool = False,
+        confidence_threshold: float = 0.0,
     ) -> None:
         self.model = model
         self.num_speculative_tokens = num_speculative_tokens
@@ -47,11 +49,16 @@ class DraftModelSpeculator:
         # what steps that somebody else runs will have cached, once they are verified
         self._pending: np.ndarray | None = None
         self._chain = DraftChain(
-            f"draft model {model.name!r}", vocabulary.target_size, greedy=greedy
+            f"draft model {model.name!r}",
+            vocabulary.target_size,
+            greedy=greedy,
+            confidence_threshold=confidence_threshold,
         )
 
     def propose(self, state: DraftState) -> Proposal:
         """Drafts `max_draft_tokens` for each row, fewer where the draft's own context ends.
+
+        With a confidence threshold, drafts whose law is flat are left out with all after them.
 
         Noise:
             One DRAFT race for each draft, none when greedy.
@@ -59,16 +66,22 @@ class DraftModelSpeculator:
         anchor = state.num_decided
         self._pending = None
         counts = self._num_drafts(anchor, state.max_draft_tokens)
-        self._num_fed = np.maximum(counts - 1, 0)
+        self._num_fed = np.zeros_like(counts)
 
         def next_logits(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
             if step == 1:
                 logits = self._feed_decided(state, rows)
             else:
                 logits = self._feed_drafts(before, anchor + step - 2, rows)
+                self._num_fed[rows] = step - 1
             return self.vocabulary.fit(logits.to(state.sampler.device))
 
         return self._chain.draw(state, counts, next_logits)
+
+    @property
+    def has_stop(self) -> bool:
+        """Whether the laws of a round decide how many drafts it has."""
+        return self._chain.confidence_threshold > 0
 
     @property
     def cache(self) -> RaggedCache:

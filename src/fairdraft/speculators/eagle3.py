@@ -2,8 +2,9 @@
 
 Meets (a): each draft is sampled by the shared sampler from the logits that are handed on as q;
 they depend on decided tokens, the target's states at them, and earlier drafts. Meets (b): how many
-drafts a row gets follows from its limits alone. Draft i is the token at position num_decided + i -
-1: there its noise sits, whatever slot of the head computed it. Source: Li et al. 2025.
+drafts a row gets follows from its limits, and from each draft's law before it is drawn. Draft i is
+the token at position num_decided + i - 1: there its noise sits, whatever slot of the head computed
+it. Source: Li et al. 2025.
 
 Axes: B rows, Q tokens of a block, K drafted, H width of the head, V vocabulary of the target.
 """
@@ -37,6 +38,7 @@ class Eagle3Speculator:
         vocab_size: int,
         *,
         greedy: bool = False,
+        confidence_threshold: float = 0.0,
     ) -> None:
         """Drafts up to `num_speculative_tokens` a round.
 
@@ -45,6 +47,7 @@ class Eagle3Speculator:
             num_speculative_tokens: K.
             vocab_size: V.
             greedy: Drafts the head's best token, a point mass.
+            confidence_threshold: See `DraftChain`.
         """
         self.head = head
         self.num_speculative_tokens = num_speculative_tokens
@@ -52,7 +55,12 @@ class Eagle3Speculator:
         self.greedy = greedy
         config = head.head.config
         self.feature_layers = config.feature_layers
-        self._chain = DraftChain("the eagle3 head", vocab_size, greedy=greedy)
+        self._chain = DraftChain(
+            "the eagle3 head",
+            vocab_size,
+            greedy=greedy,
+            confidence_threshold=confidence_threshold,
+        )
         ids = head.head.target_ids
         self._is_known = ids < vocab_size
         self._ids = ids[self._is_known]

@@ -72,7 +72,25 @@ class SharedSampler:
     workspace: Workspace | None = None
     process: Callable[[Tensor, np.ndarray, np.ndarray], Tensor] | None = None
 
-    def draw(self, logits: Tensor, step: int, rows: np.ndarray, *, greedy: bool = False) -> Drawn:
+    def law(self, logits: Tensor, step: int, rows: np.ndarray, *, greedy: bool = False) -> Tensor:
+        """The law that `draw` would sample, before anything is drawn [N, V]; arguments as there.
+
+        Noise:
+            None.
+        """
+        if self.process is not None:
+            logits = self.process(logits, rows, self._drawn[rows, : step - 1])
+        return logits if greedy else self._filter(logits, rows)
+
+    def draw(
+        self,
+        logits: Tensor,
+        step: int,
+        rows: np.ndarray,
+        *,
+        greedy: bool = False,
+        is_law: bool = False,
+    ) -> Drawn:
         """Draws draft `step` of the given rows.
 
         Args:
@@ -80,6 +98,7 @@ class SharedSampler:
             step: 1 for the first draft of the round.
             rows: Rows of the batch [N].
             greedy: Takes the best token of every row; a point mass that uses no noise.
+            is_law: Whether `logits` came from `law` and are sampled as they are.
 
         Returns:
             Drawn, whose logits are the processed and filtered law.
@@ -96,12 +115,10 @@ class SharedSampler:
             at, temperature = self._addresses[first : first + count], self.temperature
         else:
             at, temperature = self._addresses[first + rows], self.temperature[rows]
-        if self.process is not None:
-            logits = self.process(logits, rows, self._drawn[rows, : step - 1])
+        if not is_law:
+            logits = self.law(logits, step, rows, greedy=greedy)
         if greedy:
             temperature = 0.0
-        else:
-            logits = self._filter(logits, rows)
         drawn = ops.sample(
             logits,
             at,
