@@ -63,6 +63,36 @@ UNFILTERED_Q = Fault(FAULTS["unfiltered-q"])
 STOP_THAT_LOOKED = Fault(FAULTS["dropped-after-looking"])
 
 
+def _of_the_drawn(original: Callable[..., Any], planting: Planting) -> Callable[..., Any]:
+    def draw(self: Any, state: Any, *args: Any) -> Any:
+        threshold, self.confidence_threshold = self.confidence_threshold, 0.0
+        proposal = original(self, state, *args)
+        self.confidence_threshold = threshold
+        if not proposal.token_ids.shape[1]:
+            return proposal
+        temperature = torch.from_numpy(
+            np.where(state.sampler.temperature, state.sampler.temperature, 1)
+        )
+        law = (proposal.draft_logits / temperature[:, None, None]).softmax(-1)
+        drawn = law.gather(-1, proposal.token_ids.clamp(min=0)[..., None])[..., 0]
+        is_kept = ((drawn >= threshold) & (proposal.token_ids >= 0)).cumprod(1)
+        return replace(proposal, num_draft_tokens=is_kept.sum(1))
+
+    return draw
+
+
+#: the confidence is that of the token drawn, as where a probability is read off after sampling
+CONFIDENCE_OF_THE_DRAWN = Fault(
+    catalogue.Fault(
+        "confidence-of-the-drawn",
+        "a draft is dropped where its own probability is below the threshold",
+        "fairdraft.speculators.chain.DraftChain.draw",
+        _of_the_drawn,
+        "q",
+    )
+)
+
+
 def _kept_on_empty(original: Callable[..., Any], planting: Planting) -> Callable[..., Any]:
     def replacement(inputs: Any, row: Any, residual: Any, b: int, r: int) -> Any:
         if residual.any():

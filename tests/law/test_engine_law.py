@@ -77,6 +77,58 @@ def test_planted_fault_is_refused(
     assert refused(checks)
 
 
+def stop_checks() -> list[Check]:
+    """Drafts end before tokens 0 and 2, whose law is flat; three tokens, K = 4. Effect: TV .1."""
+    q = TABLES[1].copy()
+    q[::2] = [0.28, 0.24, 0.24, 0.24]
+    plan = plan_joint(toy_law, 4, PLAIN, 0.1)
+    llm = toy(4, q=q, confidence_threshold=0.3)
+    tokens = run_joint(llm, [2, 1, 0], plan, 5, seed=100)
+    return [Check("tokens 0 to 2", plan, count(tokens, (4,) * LENGTH))]
+
+
+def test_a_stop_on_flat_laws_keeps_the_law_and_one_on_drawn_tokens_does_not(monkeypatch) -> None:
+    """Planted: the probability of the drawn token in place of the law's largest one."""
+    assert_law(stop_checks())
+    calls = faults.CONFIDENCE_OF_THE_DRAWN.plant(monkeypatch)
+    checks = stop_checks()
+    assert calls.count > 0
+    assert refused(checks)
+
+
+class Rows:
+    """Logits of the draft's table, for the shared sampler."""
+
+    def logits(self, token_ids: np.ndarray) -> np.ndarray:
+        return log(TABLES[1])[token_ids[-1]]
+
+
+TEXT_DRAFTS: dict[str, dict[str, Any]] = {
+    "suffix": {"method": "suffix", "suffix_decoding_max_cached_requests": 30},
+    "prediction": {"method": "prediction"},
+    "points": {"method": "custom", "model": lambda ids, most: [int(ids[-2]), 3, 1][:most]},
+    "logits": {"method": "custom", "model": Rows()},
+}
+
+
+@pytest.mark.parametrize("name", TEXT_DRAFTS)
+def test_drafts_from_text_and_plugins_keep_the_law(name: str) -> None:
+    """Suffixes with past outputs on, so that a row's K depends on others. Effect: TV .15."""
+    plan = plan_joint(toy_law, 4, PLAIN, 0.15)
+    config = TEXT_DRAFTS[name] | {"num_speculative_tokens": 3}
+    llm = LLM(from_probs(TABLES[0]), speculative_config=config, max_num_seqs=BATCH)
+    prediction = [0, 1, 2, 1, 3, 0, 2] if name == "prediction" else None
+    asked = [
+        SamplingParams(n=8, seed=seed, max_tokens=5, prediction=prediction)
+        for seed in range(-(-plan.num_trials // 8))
+    ]
+    outputs = llm.generate([[0, 1, 2, 3, 1, 0, 2, 0, 3, 0]] * len(asked), asked)
+    tokens = first_tokens(outputs, LENGTH)
+    assert_law([Check("tokens 0 to 2", plan, count(tokens, (4,) * LENGTH))])
+    accepted = sum(o.metrics.num_accepted_tokens for o in outputs if o.metrics)
+    assert accepted > len(tokens) / 4
+
+
 def test_pairs_over_many_rounds_follow_the_target() -> None:
     """Twelve tokens, 3 to 12 rounds: every adjacent pair. Effect: TV .1."""
     p = TABLES[0]

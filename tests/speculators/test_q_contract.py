@@ -26,6 +26,7 @@ from fairdraft import LLM, SamplingParams
 from fairdraft.audit.faults import FAULTS
 from fairdraft.speculators import DraftState, Proposal
 from tests.engine.toys import speculating, tiny_llama
+from tests.law.faults import CONFIDENCE_OF_THE_DRAWN
 from tests.speculators.small_heads import save_small, with_head
 
 VOCAB, NUM_DRAFTS, BATCH, CONTEXT = 6, 3, 200, 20
@@ -126,14 +127,48 @@ def ngram(folder: Path, **options: Any) -> LLM:
     return LLM(target, speculative_config=config, max_num_seqs=BATCH)
 
 
+def custom(model: Any) -> Callable[..., LLM]:
+    def build(folder: Path, **options: Any) -> LLM:
+        target = tiny_llama(0, vocab_size=VOCAB, max_model_len=CONTEXT)
+        config = {"method": "custom", "model": model, "num_speculative_tokens": NUM_DRAFTS}
+        return LLM(target, speculative_config=config | options, max_num_seqs=BATCH)
+
+    return build
+
+
+def suffix(folder: Path) -> LLM:
+    target = tiny_llama(0, vocab_size=VOCAB, max_model_len=CONTEXT)
+    config = {"method": "suffix", "num_speculative_tokens": NUM_DRAFTS}
+    return LLM(target, speculative_config=config, max_num_seqs=BATCH)
+
+
+class ByLastTwo:
+    """Logits by the last two tokens."""
+
+    laws = torch.randn(VOCAB, VOCAB, VOCAB, generator=torch.Generator().manual_seed(0))
+
+    def logits(self, token_ids: np.ndarray) -> torch.Tensor:
+        return self.laws[int(token_ids[-2:][0]), int(token_ids[-1])]
+
+
 SAMPLED = {
     "draft_model": draft_model,
     "eagle3": eagle3(),
     "eagle3, one state, 4 of 6 ids": eagle3(feature_layers=(2,), ids=[0, 2, 3, 5]),
+    "custom": custom(ByLastTwo()),
+}
+#: with a stop on flat laws; given that a draft is present, its law is still q
+STOPPED = {
+    "draft_model": lambda folder: draft_model(folder, confidence_threshold=0.4),
+    "eagle3": lambda folder: eagle3(scale=2.0)(folder, confidence_threshold=0.4),
+    "custom": lambda folder: custom(ByLastTwo())(folder, confidence_threshold=0.4),
 }
 GREEDY = {"draft_sample_method": "greedy"}
 POINTS = {
     "ngram": ngram,
+    "suffix": suffix,
+    "custom": custom(lambda ids, most: np.sort(ids)[:most]),
+    "custom, greedy": lambda folder: custom(ByLastTwo())(folder, **GREEDY),
     "draft_model, greedy": lambda folder: draft_model(folder, **GREEDY),
     "eagle3, greedy": lambda folder: eagle3()(folder, **GREEDY),
 }
@@ -187,6 +222,21 @@ def run(llm: LLM, scenario: str) -> Tables:
 @pytest.mark.parametrize("name", SAMPLED)
 def test_drafts_follow_the_declared_law(name: str, scenario: str, tmp_path: Path) -> None:
     assert not run(SAMPLED[name](tmp_path), scenario).failures()
+
+
+@pytest.mark.parametrize("scenario", ["filters", "mixed and ragged"])
+@pytest.mark.parametrize("name", STOPPED)
+def test_drafts_that_a_stop_left_follow_it_too(name: str, scenario: str, tmp_path: Path) -> None:
+    assert not run(STOPPED[name](tmp_path), scenario).failures()
+
+
+def test_a_stop_that_looked_at_the_drawn_token_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = CONFIDENCE_OF_THE_DRAWN.plant(monkeypatch)
+    tables = run(STOPPED["custom"](tmp_path), "mixed and ragged")
+    assert calls.count > 0
+    assert tables.failures()
 
 
 @pytest.mark.parametrize("scenario", ["one text", "mixed and ragged"])
