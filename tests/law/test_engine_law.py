@@ -78,11 +78,14 @@ def test_planted_fault_is_refused(
 
 
 def stop_checks() -> list[Check]:
-    """Drafts end before tokens 0 and 2, whose law is flat; three tokens, K = 4. Effect: TV .1."""
+    """Drafts end after tokens 1 and 2, where q is flat; three tokens, K = 4. Effect: TV .15.
+
+    After token 0 the draft is the target, so a stop that looks at the drawn token shows most.
+    """
     q = TABLES[1].copy()
-    q[::2] = [0.28, 0.24, 0.24, 0.24]
-    plan = plan_joint(toy_law, 4, PLAIN, 0.1)
-    llm = toy(4, q=q, confidence_threshold=0.3)
+    q[0], q[1:3] = TABLES[0][0], [0.28, 0.24, 0.24, 0.24]
+    plan = plan_joint(toy_law, 4, PLAIN, 0.15)
+    llm = toy(4, q=q, confidence_threshold=0.35)
     tokens = run_joint(llm, [2, 1, 0], plan, 5, seed=100)
     return [Check("tokens 0 to 2", plan, count(tokens, (4,) * LENGTH))]
 

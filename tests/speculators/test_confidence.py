@@ -27,8 +27,10 @@ def toy(threshold: float, **options: Any) -> LLM:
     )
 
 
-def rounds_of(llm: LLM, params: Any, prompts: Any = None) -> list[tuple[np.ndarray, Proposal]]:
-    """Last decided token of each row, and what was proposed."""
+def rounds_of(
+    llm: LLM, params: Any, prompts: Any = None
+) -> list[tuple[np.ndarray, Proposal, np.ndarray]]:
+    """Last decided token of each row, what was proposed, and the limits."""
     seen = []
     speculator: Any = llm.speculator
     propose = speculator.propose

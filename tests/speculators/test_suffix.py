@@ -158,7 +158,7 @@ def test_an_ended_output_is_drafted_from_and_an_aborted_one_is_not() -> None:
     params = [SamplingParams(seed=seed, max_tokens=20) for seed in range(3)]
     for num_outputs, expected in ((0, False), (5, True)):
         llm = with_past(target, num_outputs)
-        stream = llm.stream([1, 2], params[0])
+        stream: Any = llm.stream([1, 2], params[0])
         next(stream)
         stream.close()
         assert drafted(llm.generate([1, 2], params[1])) == [0]

@@ -71,7 +71,8 @@ def new_custom(
     """
     found, what = load_plugin(model)
     if isinstance(found, type):
-        found = found(target, num_speculative_tokens)
+        made: Any = found
+        found = made(target, num_speculative_tokens)
     vocab_size = target.vocab_size
     if isinstance(found, DraftLogits) and not hasattr(found, "propose"):
         return LogitsSpeculator(
@@ -94,7 +95,8 @@ def new_custom(
             f"custom speculator {what} is a {type(found).__name__}: pass a function of "
             "(token_ids, max_tokens), an object with logits(token_ids), or a Speculator"
         )
-    return PointSpeculator(found, num_speculative_tokens, vocab_size, what)
+    function: Any = found
+    return PointSpeculator(function, num_speculative_tokens, vocab_size, what)
 
 
 def _checked(found: Any, num_speculative_tokens: int, what: str) -> Speculator:
