@@ -116,6 +116,17 @@ def test_memory_of_a_store_is_bounded() -> None:
     assert sum(map(len, store._places.values())) <= 4000
 
 
+def test_a_store_of_one_repeated_token_stays_fast() -> None:
+    """2^17 tokens in and half of them out again, in less than 3 s."""
+    store = PastOutputs(8)
+    begin = time.perf_counter()
+    for index in range(16):
+        store.add(index, [7] * (1 << 13))
+    assert time.perf_counter() - begin < 3
+    branches, lengths = store.find(np.full(24, 7), 4, key=99)
+    assert len(lengths) == 256 and (lengths == 24).all() and (branches[5:] == 7).all()
+
+
 @pytest.mark.parametrize("kind", ["one", "two", "random"])
 def test_long_texts_take_less_than_50_ms(kind: str) -> None:
     """32,768 tokens, nothing prepared."""

@@ -5,6 +5,7 @@ Axes: D depth, P places, K drafts.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 
 import numpy as np
@@ -71,7 +72,11 @@ class PastOutputs:
         self._keys[at] = key
         self._outputs.append((begin, begin + len(ids)))
         for pair, place in zip(_pairs(ids), range(begin + 2, begin + len(ids)), strict=True):
-            self._places.setdefault(pair, []).append(place)
+            places = self._places.setdefault(pair, [])
+            places.append(place)
+            # older ones are never looked at; dropped in bulk, so that the cost a token is constant
+            if len(places) > 2 * MAX_PLACES:
+                del places[:-MAX_PLACES]
 
     def find(self, tail: np.ndarray, most: int, key: int) -> tuple[np.ndarray, np.ndarray]:
         """What followed the latest places where the end of a text occurred.
@@ -100,10 +105,10 @@ class PastOutputs:
     def _drop_oldest(self) -> None:
         begin, end = self._outputs.popleft()
         ids = self._tokens[begin - self._base : end - self._base]
-        for pair in _pairs(ids):
+        for pair in set(_pairs(ids)):
             places = self._places[pair]
             # places of a pair are in order, so the oldest output's come first
-            del places[0]
+            del places[: bisect_left(places, end)]
             if not places:
                 del self._places[pair]
 

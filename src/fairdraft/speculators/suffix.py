@@ -88,7 +88,8 @@ class SuffixSpeculator:
             # a match that runs into the end goes on through its own copy
             at = ends[:, None] + np.arange(most) % (len(text) - ends)[:, None]
             path, score = self._best(text[at], match_lengths(text, ends, tail))
-        if self.past is not None:
+        # a score is at most the number of drafts
+        if self.past is not None and score < most:
             branches, lengths = self.past.find(tail, most, key)
             if len(lengths):
                 path, score = max((path, score), self._best(branches, lengths), key=_score)
