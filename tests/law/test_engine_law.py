@@ -78,13 +78,13 @@ def test_planted_fault_is_refused(
 
 
 def stop_checks() -> list[Check]:
-    """Drafts end after tokens 1 and 2, where q is flat; three tokens, K = 4. Effect: TV .15.
+    """Drafts end after tokens 1 and 2, where q is flat; three tokens, K = 4. Effect: TV .2.
 
     After token 0 the draft is the target, so a stop that looks at the drawn token shows most.
     """
     q = TABLES[1].copy()
     q[0], q[1:3] = TABLES[0][0], [0.28, 0.24, 0.24, 0.24]
-    plan = plan_joint(toy_law, 4, PLAIN, 0.15)
+    plan = plan_joint(toy_law, 4, PLAIN, 0.2)
     llm = toy(4, q=q, confidence_threshold=0.35)
     tokens = run_joint(llm, [2, 1, 0], plan, 5, seed=100)
     return [Check("tokens 0 to 2", plan, count(tokens, (4,) * LENGTH))]
@@ -116,8 +116,8 @@ TEXT_DRAFTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", TEXT_DRAFTS)
 def test_drafts_from_text_and_plugins_keep_the_law(name: str) -> None:
-    """Suffixes with past outputs on, so that a row's K depends on others. Effect: TV .15."""
-    plan = plan_joint(toy_law, 4, PLAIN, 0.15)
+    """Suffixes with past outputs on, so that a row's K depends on others. Effect: TV .2."""
+    plan = plan_joint(toy_law, 4, PLAIN, 0.2)
     config = TEXT_DRAFTS[name] | {"num_speculative_tokens": 3}
     llm = LLM(from_probs(TABLES[0]), speculative_config=config, max_num_seqs=BATCH)
     prediction = [0, 1, 2, 1, 3, 0, 2] if name == "prediction" else None

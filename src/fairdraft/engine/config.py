@@ -210,8 +210,8 @@ class SpeculativeConfig:
             )
         if self.method != "draft_model" and self.tokenizer is not None:
             raise ValueError(
-                "speculative_config: 'tokenizer' belongs to method 'draft_model'; other "
-                "speculators speak their target's ids"
+                "speculative_config: 'tokenizer' belongs to method 'draft_model'; any other "
+                "speculator speaks its target's ids"
             )
 
 
