@@ -116,8 +116,8 @@ TEXT_DRAFTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", TEXT_DRAFTS)
 def test_drafts_from_text_and_plugins_keep_the_law(name: str) -> None:
-    """Suffixes with past outputs on, so that a row's K depends on others. Effect: TV .2."""
-    plan = plan_joint(toy_law, 4, PLAIN, 0.2)
+    """Suffixes with past outputs on, so that a row's K depends on others. Effect: TV .25."""
+    plan = plan_joint(toy_law, 4, PLAIN, 0.25)
     config = TEXT_DRAFTS[name] | {"num_speculative_tokens": 3}
     llm = LLM(from_probs(TABLES[0]), speculative_config=config, max_num_seqs=BATCH)
     prediction = [0, 1, 2, 1, 3, 0, 2] if name == "prediction" else None

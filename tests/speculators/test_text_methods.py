@@ -79,14 +79,6 @@ def test_a_request_is_the_same_in_any_batch_and_after_preemption(name: str) -> N
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_greedy_text_is_that_of_plain_decoding(name: str) -> None:
-    params = asked(name, temperature=0.0)
-    plain = LLM(tiny_llama(0, vocab_size=VOCAB, max_model_len=64))
-    expected = ids(plain.generate(PROMPTS, asked("plain", temperature=0.0)))
-    assert ids(new_llm(name).generate(PROMPTS, params)) == expected
-
-
-@pytest.mark.parametrize("name", CONFIGS)
 def test_the_context_is_filled_and_no_address_serves_twice(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
