@@ -17,8 +17,8 @@ from fairdraft.noise import Stream, Trace
 from fairdraft.ops import Verdict
 from fairdraft.ops.dispatch import Impl
 from fairdraft.ops.sample import Method
-from fairdraft.ops.verify import Rule
-from fairdraft.speculators import SharedSampler
+from fairdraft.ops.verify import AnyRule
+from fairdraft.speculators import CommonSampler, Drawn, SharedSampler
 from tests.law.tables import log
 
 #: decided tokens before the first round
@@ -51,7 +51,7 @@ class Setup:
     top_k: int = 0
     is_ragged: bool = False
     is_greedy: bool = False
-    rule: Rule = "token"
+    rule: AnyRule = "token"
     method: Method = "race"
     impl: Impl = "cpu"
     trace: Trace | None = None
@@ -95,26 +95,28 @@ def run_round(
         )
         drafts[at, step - 1] = drawn.token_ids
         contexts[at, step] = drawn.token_ids
-        laws[at, step - 1] = drawn.logits
+        if isinstance(drawn, Drawn):
+            laws[at, step - 1] = drawn.logits
     target = p[_state(setup.p, contexts)]
     if setup.top_k:
         flat = target.flatten(0, 1)
         kept = ops.filter_logits(flat, temperature=setup.temperature, top_k=setup.top_k)
         target = kept.view_as(target)
+    given = (target, drafts, torch.from_numpy(counts))
+    options: dict[str, Any] = {
+        "key": keys,
+        "anchor": anchor,
+        "sample": sample,
+        "temperature": setup.temperature,
+        "method": setup.method,
+        "impl": setup.impl,
+        "trace": setup.trace,
+    }
+    if setup.rule == "common_noise":
+        return ops.verify_chain(*given, draft_logits=None, rule=setup.rule, **options)
+    point_mass = torch.full((num_trials,), setup.is_greedy)
     return ops.verify_chain(
-        target,
-        drafts,
-        torch.from_numpy(counts),
-        draft_logits=laws,
-        key=keys,
-        anchor=anchor,
-        sample=sample,
-        temperature=setup.temperature,
-        point_mass=torch.full((num_trials,), setup.is_greedy),
-        rule=setup.rule,
-        method=setup.method,
-        impl=setup.impl,
-        trace=setup.trace,
+        *given, draft_logits=laws, point_mass=point_mass, rule=setup.rule, **options
     )
 
 
@@ -174,9 +176,10 @@ def _state(table: np.ndarray, context: torch.Tensor) -> torch.Tensor:
 
 def _sampler(
     setup: Setup, keys: np.ndarray, anchor: np.ndarray, sample: np.ndarray
-) -> SharedSampler:
+) -> SharedSampler | CommonSampler:
     shape = len(keys)
-    return SharedSampler(
+    new_sampler = CommonSampler if setup.rule == "common_noise" else SharedSampler
+    return new_sampler(
         key=keys,
         sample=sample,
         anchor=anchor,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairdraft import noise
-from fairdraft.noise import Discard, Stream, Trace, TraceError
+from fairdraft.noise import Discard, Role, Stream, Trace, TraceError
 from fairdraft.noise.trace import digest
 
 
@@ -47,6 +47,22 @@ def test_a_value_blind_discard_frees_the_address() -> None:
 def test_only_value_blind_reasons_exist() -> None:
     with pytest.raises(ValueError, match="low acceptance"):
         Trace().discard(1, 4, "low acceptance")  # type: ignore[arg-type]
+
+
+def test_guesses_share_an_address_and_are_logged_apart() -> None:
+    trace = Trace()
+    at = noise.address(Stream.TARGET, key=1, position=5)
+    for digest_ in (b"one", b"two", b"one"):
+        trace.for_guesses().record(at, [digest_])
+    trace.record(at, [b"target"])
+    trace.check()
+    assert len(trace) == 1 and [use.role for use in trace] == [Role.DECISION]
+    assert [(use.role, use.digest) for use in trace.guesses] == [
+        (Role.GUESS, b"one"),
+        (Role.GUESS, b"two"),
+    ]
+    trace.record(at, [b"other"])
+    assert len(trace.collisions) == 1
 
 
 def test_digest_reads_values_not_layout() -> None:

@@ -12,7 +12,7 @@ import torch
 from fairdraft import LLM, SamplingParams
 from fairdraft.engine import Engine
 from fairdraft.ops import SparseLogits
-from fairdraft.speculators import DraftState, Proposal
+from fairdraft.speculators import DraftState, Drawn, Proposal
 from tests.engine.toys import P4, Q4, from_probs, ids, tiny_llama
 
 NUM_TRIALS = 6000
@@ -70,6 +70,7 @@ def sampled(state: DraftState) -> Proposal:
         if len(rows):
             logits = torch.tensor(Q4).log().expand(len(rows), -1)
             drawn = state.sampler.draw(logits, step, rows)
+            assert isinstance(drawn, Drawn)
             drafts[rows, step - 1], laws[rows, step - 1] = drawn.token_ids, drawn.logits
     return Proposal(drafts, torch.from_numpy(counts), laws)
 
@@ -92,6 +93,7 @@ def sampled_from_two(state: DraftState) -> Proposal:
         rows = np.flatnonzero(counts >= step)
         if len(rows):
             drawn = state.sampler.draw(law.expand(len(rows), -1), step, rows)
+            assert isinstance(drawn, Drawn)
             drafts[rows, step - 1], laws[rows, step - 1] = drawn.token_ids, drawn.logits
     return Proposal(drafts, torch.from_numpy(counts), laws)
 

@@ -43,6 +43,7 @@ class Recorder:
                 state.token_ids[row, :count].tolist() for row, count in enumerate(state.num_decided)
             ]
             proposal = propose(speculator, state)
+            assert isinstance(proposal, Proposal)
             laws = proposal.draft_logits
             kept = laws.clone() if isinstance(laws, torch.Tensor) else None
             self.rounds.append(

@@ -269,6 +269,7 @@ def test_a_law_of_another_draft_is_refused(
 
     def faulty(self: Eagle3Speculator, state: DraftState) -> Proposal:
         proposal = propose(self, state)
+        assert isinstance(proposal, Proposal)
         laws = proposal.draft_logits
         if isinstance(laws, torch.Tensor):
             laws = laws.clone()

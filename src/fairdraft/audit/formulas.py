@@ -1,10 +1,11 @@
 """The rules once more, in float64 and nothing else: what a round must decide with its noise.
 
 `token`: Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; `block`: Sun et al. 2024 (arXiv
-2403.10444), algorithm 2. Exponential races as in `docs/derivation.md`, tiles of 512 ids first, then
-the ids of one tile. p is the target's law and q the draft's. Every weight comes with its slack,
-what float32 arithmetic may miss it by, so that a decision that could turn with rounding is told
-from one that could not. Axes: K drafts, V vocabulary.
+2403.10444), algorithm 2; `common_noise`: the target's own token, by the noise of plain decoding.
+Exponential races as in `docs/derivation.md`, tiles of 512 ids first, then the ids of one tile. p is
+the target's law and q the draft's. Every weight comes with its slack, what float32 arithmetic may
+miss it by, so that a decision that could turn with rounding is told from one that could not.
+Axes: K drafts, V vocabulary.
 """
 
 from __future__ import annotations
@@ -50,13 +51,16 @@ class _Noise:
         self.count = int(part.num_drafts[row])
         self._anchor = int(part.anchor[row])
         self._request = {"key": int(part.key[row]), "sample": int(part.sample[row])}
+        # every draw of these rounds is one of plain decoding
+        self._is_plain = not self.count or part.rule == "common_noise"
 
     def _at(self, stream: Any, slot: int, node: int) -> Any:
         from fairdraft.noise import address
 
-        anchor = self._anchor if self.count else 0
         position = self._anchor + slot
-        return address(stream, position=position, anchor=anchor, node=node, **self._request)
+        if self._is_plain:
+            return address(stream, position=position, **self._request)
+        return address(stream, position=position, anchor=self._anchor, node=node, **self._request)
 
     def uniform(self, slot: int) -> float:
         """Of the test of draft `slot`, from 0."""
@@ -70,7 +74,7 @@ class _Noise:
         from fairdraft.noise import Stream
 
         stream = Stream.RESIDUAL if slot < self.count else Stream.BONUS
-        return self._at(stream if self.count else Stream.TARGET, slot, slot)
+        return self._at(Stream.TARGET if self._is_plain else stream, slot, slot)
 
 
 def _match(part: Any, row: int, noise: _Noise) -> list[Decision]:

@@ -10,13 +10,13 @@ Axes: B rows of a round, K drafts, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 if TYPE_CHECKING:
     from fairdraft.engine import Observation
-    from fairdraft.ops.verify import Rule
+    from fairdraft.ops.verify import AnyRule
 
 __all__ = ["Replay", "Replayable", "Replayer"]
 
@@ -62,7 +62,7 @@ class Replayer:
         max_rounds: Most rounds to replay, counting one a row.
     """
 
-    rule: Rule = "token"
+    rule: AnyRule = "token"
     every: int = 3
     rows_per_round: int = 4
     max_rounds: int = 96
@@ -137,18 +137,19 @@ class Replayer:
 
         from fairdraft import ops
 
-        verdict = ops.verify_chain(
-            part.target_logits,
-            torch.from_numpy(part.draft_ids),
-            part.num_drafts,
-            draft_logits=part.draft_logits,
-            key=part.key,
-            anchor=part.anchor,
-            sample=part.sample,
-            temperature=part.temperature,
-            rule=part.rule,
-            impl="reference",
-        )
+        drafts = (torch.from_numpy(part.draft_ids), part.num_drafts)
+        options: dict[str, Any] = {
+            "key": part.key,
+            "anchor": part.anchor,
+            "sample": part.sample,
+            "temperature": part.temperature,
+            "impl": "reference",
+        }
+        given, rule, laws = (part.target_logits, *drafts), part.rule, part.draft_logits
+        if rule == "common_noise":
+            verdict = ops.verify_chain(*given, draft_logits=None, rule=rule, **options)
+        else:
+            verdict = ops.verify_chain(*given, draft_logits=laws, rule=rule, **options)
         expected = verdict.token_ids.numpy()
         for row, emitted in enumerate(part.num_emitted.tolist()):
             given = part.token_ids[row, :emitted]
@@ -182,13 +183,13 @@ class Replayer:
 class _Part:
     """Some rows of a round, copied out of the observation; laws are logits before temperature."""
 
-    def __init__(self, seen: Observation, rows: np.ndarray, rule: Rule) -> None:
+    def __init__(self, seen: Observation, rows: np.ndarray, rule: AnyRule) -> None:
         import torch
 
         from fairdraft.audit.dense import dense_logits
 
         at = torch.from_numpy(rows)
-        self.rule: Rule = rule
+        self.rule: AnyRule = rule
         self.key = np.ascontiguousarray(seen.key[rows])
         self.sample = seen.sample[rows]
         self.anchor = seen.anchor[rows]

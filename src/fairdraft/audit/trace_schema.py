@@ -85,7 +85,7 @@ class TraceHeader:
             `temperature` at least.
         engine: Who decoded, one line for people.
         sampler: "race", "gumbel", "inverse_cdf" or "unknown": how tokens are drawn.
-        rule: Verification rule, "token" or "block"; None if unknown.
+        rule: Verification rule, "token", "block" or "common_noise"; None if unknown.
         laws: "processed" if target and draft are what is sampled, after temperature and filters;
             "raw" if before. Raw ones can be judged where the parameters change nothing.
         values: "probabilities" or "logprobs" (natural logarithms).
@@ -121,7 +121,7 @@ class TraceHeader:
             )
         for name, known in (
             ("sampler", _SAMPLERS),
-            ("rule", ("token", "block", None)),
+            ("rule", ("token", "block", "common_noise", None)),
             ("laws", ("processed", "raw")),
             ("values", ("probabilities", "logprobs")),
             ("scoring", _SCORINGS),

@@ -41,7 +41,8 @@ SpeculativeJson = Annotated[
     str | None,
     typer.Option(
         "--speculative-config",
-        help="""vLLM's dictionary, e.g. '{"method": "ngram", "prompt_lookup_max": 4}'.""",
+        help="""vLLM's dictionary, e.g. '{"method": "ngram", "prompt_lookup_max": 4}'. """
+        '"rejection_sample_method" is standard, block or common_noise (text as without drafts).',
         metavar="JSON",
         rich_help_panel=SPECULATION,
     ),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairdraft.engine.checks import check_integer, check_number
-from fairdraft.ops.verify import Rule
+from fairdraft.ops.verify import AnyRule
 from fairdraft.speculators.heads import is_head
 
 METHODS = ("draft_model", "ngram", "suffix", "prediction", "eagle3", "custom")
@@ -31,7 +31,7 @@ _OWNERS = {
     "confidence_threshold": _SAMPLES,
 }
 #: vLLM's names to ours
-RULES: dict[str, Rule] = {"standard": "token", "block": "block"}
+RULES: dict[str, AnyRule] = {"standard": "token", "block": "block", "common_noise": "common_noise"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,9 @@ class SpeculativeConfig:
         draft_sample_method: "probabilistic" samples drafts at the request's temperature and
             filters; "greedy" proposes the draft's best token, a point mass that uses no noise.
         rejection_sample_method: "standard" tests draft by draft (rule `token`); "block" tests whole
-            prefixes, and accepts more where several drafts a round are sampled.
+            prefixes, and accepts more where several drafts a round are sampled; "common_noise"
+            (not in vLLM) drafts with the target's own noise and keeps what equals the target's own
+            token: fewer drafts stand, and a seed gives the text of plain decoding.
         prompt_lookup_min: Shortest suffix that prompt lookup searches for, in tokens.
         prompt_lookup_max: Longest such suffix.
         suffix_decoding_max_tree_depth: Longest end of the text that is searched for, in tokens.
@@ -105,7 +107,7 @@ class SpeculativeConfig:
         if self.rejection_sample_method not in RULES:
             raise ValueError(
                 f"rejection_sample_method={self.rejection_sample_method!r}: must be one of "
-                f"{', '.join(RULES)}; both keep the target's law"
+                f"{', '.join(RULES)}; each keeps the target's law"
             )
         self._refuse_foreign_keys()
         self._check_confidence()
@@ -137,7 +139,7 @@ class SpeculativeConfig:
         return cls(**config)
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> AnyRule:
         """The verification rule, as `ops.verify_chain` names it."""
         return RULES[self.rejection_sample_method]
 

@@ -20,7 +20,7 @@ from fairdraft.engine.stopping import SequenceText
 from fairdraft.models import CausalLM
 from fairdraft.noise import Trace
 from fairdraft.ops import Impl
-from fairdraft.ops.verify import Rule
+from fairdraft.ops.verify import AnyRule
 from fairdraft.speculators import OutputReader, Speculator
 
 
@@ -44,7 +44,7 @@ class Engine:
         *,
         max_num_seqs: int,
         max_model_len: int,
-        rule: Rule = "token",
+        rule: AnyRule = "token",
         impl: Impl = "auto",
         trace: Trace | None = None,
         enforce_eager: bool = False,
@@ -53,7 +53,7 @@ class Engine:
     ) -> None:
         self.target = target
         self.speculator = speculator
-        self.rule: Rule = rule
+        self.rule: AnyRule = rule
         self.impl: Impl = impl
         self.enforce_eager = enforce_eager
         self.requests: dict[str, Request] = {}

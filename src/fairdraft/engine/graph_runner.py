@@ -18,7 +18,7 @@ from fairdraft.engine.rows import RowTable
 from fairdraft.noise import Trace
 from fairdraft.ops import Impl
 from fairdraft.ops.dispatch import own_device
-from fairdraft.speculators import DraftModelSpeculator, Proposal
+from fairdraft.speculators import DraftModelSpeculator, Guesses, Proposal
 
 #: shortest context that gets a graph of its own, and how many graphs are kept
 _SHORTEST = 128
@@ -68,11 +68,10 @@ class GraphRunner(RoundRunner):
         self._count(begin)
         return result
 
-    def decide(self, rows: RowTable, proposal: Proposal) -> Round:
+    def decide(self, rows: RowTable, proposal: Guesses) -> Round:
         """Scores and verifies a proposal; one of point masses by a graph."""
-        has_laws = proposal.draft_logits is not None or proposal.forbidden is not None
         speculator = self.speculator
-        if has_laws or proposal.errors or speculator is None or self._is_eager(rows):
+        if speculator is None or not self._is_plain(proposal) or self._is_eager(rows):
             return super().decide(rows, proposal)
         begin = time.perf_counter()
         drafts = np.zeros((speculator.num_speculative_tokens, rows.num_rows), np.int64)
@@ -80,6 +79,12 @@ class GraphRunner(RoundRunner):
         result = self._replay(rows, proposal.num_draft_tokens.numpy(), None, drafts)
         self._count(begin)
         return result
+
+    def _is_plain(self, proposal: Guesses) -> bool:
+        """Whether a graph can verify it: ids alone, of a kind that the rule takes."""
+        is_mistyped = self.rule != "common_noise" and not isinstance(proposal, Proposal)
+        has_law = isinstance(proposal, Proposal) and proposal.draft_logits is not None
+        return not (is_mistyped or has_law or proposal.errors or proposal.forbidden is not None)
 
     def _is_eager(self, rows: RowTable) -> bool:
         needs_host = rows["is_filtered"] | rows["is_processed"]

@@ -133,7 +133,10 @@ class LLM:
         # kernels of half precision and of accelerators depend on the number of rows
         is_steady = target.device.type == "cpu" and str(target.dtype) in _STEADY_DTYPES
         level = "logits repeat up to rounding" if is_steady else "logits depend on the batch"
-        lines.append(f"repeats: the same key gives the same tokens for the same logits; {level}")
+        whoever = ", whatever speculates" if self.engine.rule == "common_noise" else ""
+        lines.append(
+            f"repeats: the same key gives the same tokens for the same logits{whoever}; {level}"
+        )
         return "\n".join(lines)
 
     def generate(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,11 +24,13 @@ from fairdraft.models import CausalLM
 from fairdraft.noise import Stream, Trace
 from fairdraft.ops import Impl
 from fairdraft.ops.dispatch import has_kernels
-from fairdraft.ops.verify import Rule
+from fairdraft.ops.verify import AnyRule
 from fairdraft.speculators import (
+    CommonSampler,
     DraftState,
     FeatureReader,
     Features,
+    Guesses,
     Proposal,
     SharedSampler,
     Speculator,
@@ -79,7 +81,7 @@ class RoundRunner:
         target: CausalLM,
         speculator: Speculator | None,
         *,
-        rule: Rule = "token",
+        rule: AnyRule = "token",
         impl: Impl = "auto",
         trace: Trace | None = None,
         process_draft_logits: bool = False,
@@ -87,7 +89,7 @@ class RoundRunner:
         self.target = target
         self.speculator = speculator
         self._reader = speculator if isinstance(speculator, FeatureReader) else None
-        self.rule: Rule = rule
+        self.rule: AnyRule = rule
         self.impl: Impl = impl
         self.trace = trace
         self.process_draft_logits = process_draft_logits
@@ -102,7 +104,8 @@ class RoundRunner:
         """Decides at least one token of every row, in one target forward.
 
         Noise:
-            The speculator's DRAFT draws and those of `ops.verify_chain`, at anchor num_decided.
+            The speculator's DRAFT draws and those of `ops.verify_chain`, at anchor num_decided;
+            TARGET alone under rule `common_noise`.
         """
         begin = time.perf_counter()
         anchor = self.next_anchor(rows)
@@ -131,7 +134,7 @@ class RoundRunner:
         assert (anchor > rows["last_anchor"]).all(), "anchors must grow between verified rounds"
         return anchor
 
-    def decide(self, rows: RowTable, proposal: Proposal) -> Round:
+    def decide(self, rows: RowTable, proposal: Guesses) -> Round:
         """Scores and verifies a proposal, in one target forward."""
         begin = time.perf_counter()
         logits, states = self._forward(rows, proposal)
@@ -187,8 +190,10 @@ class RoundRunner:
 
     def _propose(
         self, speculator: Speculator, rows: RowTable, anchor: np.ndarray, limits: np.ndarray
-    ) -> Proposal:
-        sampler = SharedSampler(
+    ) -> Guesses:
+        # drafts that share the target's noise come without laws, which no other rule takes
+        new_sampler = CommonSampler if self.rule == "common_noise" else SharedSampler
+        sampler = new_sampler(
             key=rows["key"],
             sample=rows["sample"],
             anchor=anchor,
@@ -215,7 +220,7 @@ class RoundRunner:
         return proposal
 
     def _forward(
-        self, rows: RowTable, proposal: Proposal
+        self, rows: RowTable, proposal: Guesses
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         """Forwards [last decided token, drafts] of every row at once."""
         drafts = proposal.token_ids.numpy()
@@ -256,25 +261,10 @@ class RoundRunner:
             )
         )
 
-    def _verify(self, rows: RowTable, proposal: Proposal, logits: Tensor) -> Round:
+    def _verify(self, rows: RowTable, proposal: Guesses, logits: Tensor) -> Round:
         processed = process_target(rows, proposal, logits, keep_raw=self.observer is not None)
         target_logits = self._filter(rows, processed.logits)
-        verdict = ops.verify_chain(
-            target_logits,
-            proposal.token_ids.to(self.device),
-            proposal.num_draft_tokens,
-            draft_logits=proposal.draft_logits,
-            key=np.ascontiguousarray(rows["key"]),
-            anchor=rows["num_decided"],
-            sample=rows["sample"],
-            temperature=rows["temperature"],
-            draft_temperature=proposal.draft_temperature,
-            forbidden=proposal.forbidden,
-            rule=self.rule,
-            impl=self.impl,
-            trace=self.trace,
-            workspace=self._workspace,
-        ).cpu()
+        verdict = self._apply_rule(rows, proposal, target_logits).cpu()
         accepted = verdict.num_accepted_tokens.numpy()
         emitted = verdict.num_emitted_tokens.numpy()
         errors = self.target_errors(verdict.error.numpy())
@@ -293,6 +283,42 @@ class RoundRunner:
             target_logits=logits,
             processed_logits=target_logits,
             errors=errors,
+        )
+
+    def _apply_rule(self, rows: RowTable, proposal: Guesses, target_logits: Tensor) -> ops.Verdict:
+        drafts = (proposal.token_ids.to(self.device), proposal.num_draft_tokens)
+        options: dict[str, Any] = {
+            "key": np.ascontiguousarray(rows["key"]),
+            "anchor": rows["num_decided"],
+            "sample": rows["sample"],
+            "temperature": rows["temperature"],
+            "forbidden": proposal.forbidden,
+            "impl": self.impl,
+            "trace": self.trace,
+            "workspace": self._workspace,
+        }
+        law = proposal.draft_logits if isinstance(proposal, Proposal) else None
+        if self.rule == "common_noise":
+            if law is not None:
+                raise ValueError(
+                    "a proposal with draft_logits under rule 'common_noise', which takes no law of "
+                    "the drafts: return Guesses, or use rejection_sample_method 'standard'"
+                )
+            return ops.verify_chain(
+                target_logits, *drafts, draft_logits=None, rule=self.rule, **options
+            )
+        if not isinstance(proposal, Proposal):
+            raise ValueError(
+                f"Guesses under rule {self.rule!r}: their noise may be the target's own, so only "
+                "rule 'common_noise' verifies them; return a Proposal of what `SharedSampler` drew"
+            )
+        return ops.verify_chain(
+            target_logits,
+            *drafts,
+            draft_logits=law,
+            draft_temperature=proposal.draft_temperature,
+            rule=self.rule,
+            **options,
         )
 
     def _filter(self, rows: RowTable, logits: Tensor) -> Tensor:
@@ -331,8 +357,9 @@ def _new_workspace(device: torch.device, impl: Impl) -> Workspace | None:
 
 
 def _observation(
-    rows: RowTable, proposal: Proposal, verdict: ops.Verdict, raw: Tensor, filtered: Tensor
+    rows: RowTable, proposal: Guesses, verdict: ops.Verdict, raw: Tensor, filtered: Tensor
 ) -> Observation:
+    laws = proposal.draft_logits if isinstance(proposal, Proposal) else None
     return Observation(
         key=rows["key"],
         sample=rows["sample"],
@@ -340,7 +367,7 @@ def _observation(
         temperature=rows["temperature"],
         draft_token_ids=proposal.token_ids.numpy(),
         num_draft_tokens=proposal.num_draft_tokens.numpy(),
-        draft_logits=_host(proposal.draft_logits),
+        draft_logits=_host(laws),
         token_ids=verdict.token_ids.numpy(),
         num_accepted_tokens=verdict.num_accepted_tokens.numpy(),
         num_emitted_tokens=verdict.num_emitted_tokens.numpy(),

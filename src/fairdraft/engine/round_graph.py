@@ -19,7 +19,7 @@ from fairdraft.models.device_forward import forward_on_device
 from fairdraft.noise import Stream
 from fairdraft.ops import DeviceAddress
 from fairdraft.ops.triton.workspace import Workspace
-from fairdraft.ops.verify import Rule
+from fairdraft.ops.verify import AnyRule
 from fairdraft.speculators import DraftModelSpeculator
 
 # what the host writes before each round, one line of int64 [B] a field; drafts may follow
@@ -40,7 +40,7 @@ class RoundParts:
     target: tuple[CausalLM, RaggedCache]
     speculator: DraftModelSpeculator | None
     depth: int
-    rule: Rule
+    rule: AnyRule
 
 
 @dataclass
@@ -162,20 +162,20 @@ class RoundGraph:
             model, fed, anchor[:, None] - 1 + steps, cache, read_length=self.read_length
         )
         self.target_logits = logits[..., : model.vocab_size]
-        verdict = ops.verify_chain(
-            self.target_logits,
-            drafts.T.contiguous(),
-            fields[COUNT],
-            draft_logits=laws,
-            key=fields[KEY],
-            anchor=anchor,
-            sample=fields[SAMPLE],
-            temperature=fields[TEMPERATURE].view(torch.float64),
-            rule=parts.rule,
-            impl="triton",
-            workspace=self._workspace,
-            validate=False,
-        )
+        options: dict[str, Any] = {
+            "key": fields[KEY],
+            "anchor": anchor,
+            "sample": fields[SAMPLE],
+            "temperature": fields[TEMPERATURE].view(torch.float64),
+            "impl": "triton",
+            "workspace": self._workspace,
+            "validate": False,
+        }
+        given = (self.target_logits, drafts.T.contiguous(), fields[COUNT])
+        if parts.rule == "common_noise":
+            verdict = ops.verify_chain(*given, draft_logits=None, rule=parts.rule, **options)
+        else:
+            verdict = ops.verify_chain(*given, draft_logits=laws, rule=parts.rule, **options)
         numbers = (
             verdict.num_accepted_tokens,
             verdict.num_emitted_tokens,
@@ -201,14 +201,7 @@ class RoundGraph:
         drafts, laws, errors = [], [], []
         for step in range(1, depth + 1):
             law = vocabulary.fit(logits)
-            at = DeviceAddress(
-                Stream.DRAFT,
-                key=fields[KEY],
-                position=anchor + (step - 1),
-                anchor=anchor,
-                node=step,
-                sample=fields[SAMPLE],
-            )
+            at = self._draft_address(step)
             drawn = ops.sample(
                 law,
                 at,
@@ -223,8 +216,22 @@ class RoundGraph:
             if step < depth:
                 token_ids = vocabulary.known_on_device(drawn.token_ids.clamp(min=0))
                 logits = forward(token_ids[:, None], (anchor + (step - 1))[:, None])
-        q = None if speculator.greedy else torch.stack(laws, dim=1)
+        has_laws = not speculator.greedy and self._parts.rule != "common_noise"
+        q = torch.stack(laws, dim=1) if has_laws else None
         return torch.stack(drafts), q, torch.stack(errors)
+
+    def _draft_address(self, step: int) -> DeviceAddress:
+        """As `CommonSampler` names draft `step` under common noise, and `SharedSampler` else."""
+        fields = self._inputs
+        anchor = fields[ANCHOR]
+        named: dict[str, Any] = {
+            "key": fields[KEY],
+            "position": anchor + (step - 1),
+            "sample": fields[SAMPLE],
+        }
+        if self._parts.rule == "common_noise":
+            return DeviceAddress(Stream.TARGET, **named)
+        return DeviceAddress(Stream.DRAFT, anchor=anchor, node=step, **named)
 
     def _unpack(self, count: int) -> Decided:
         packed = self._packed.cpu().numpy()[:, :count]

@@ -4,7 +4,7 @@ from fairdraft.noise.address import Address, address, pack
 from fairdraft.noise.key import format_noise_key, parse_noise_key, request_key
 from fairdraft.noise.philox import philox4x32
 from fairdraft.noise.streams import Level, Stream
-from fairdraft.noise.trace import Collision, Discard, Trace, TraceError
+from fairdraft.noise.trace import Collision, Discard, Role, Trace, TraceError
 
 #: covers Philox, packing, tile size, arithmetic and key mix; golden tokens pin it
 NOISE_VERSION = 1
@@ -15,6 +15,7 @@ __all__ = [
     "Collision",
     "Discard",
     "Level",
+    "Role",
     "Stream",
     "Trace",
     "TraceError",

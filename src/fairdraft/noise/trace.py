@@ -2,14 +2,14 @@
 
 Deterministic, so it has no false alarms: an address may be met again only with the same digest
 (a replay), or after its first use was discarded for a reason that read no draw made there
-(the redo rule, `docs/derivation.md`).
+(the redo rule, `docs/derivation.md`). Guesses under common noise are logged and not checked.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -28,6 +28,15 @@ class Discard(StrEnum):
     WRONG_PREFIX = "wrong_prefix"
 
 
+class Role(StrEnum):
+    """What a race was for."""
+
+    #: its winner or its test counts, so its address serves once
+    DECISION = "decision"
+    #: it guesses the winner of the target's race at the same address (rule `common_noise`)
+    GUESS = "guess"
+
+
 @dataclass(frozen=True)
 class Use:
     """One use of an address: `digest` of what was raced there, and the discard reason if any."""
@@ -40,6 +49,7 @@ class Use:
     sample: int
     digest: bytes
     discarded: Discard | None = None
+    role: Role = Role.DECISION
 
 
 @dataclass(frozen=True)
@@ -67,10 +77,13 @@ class Trace:
 
     Attributes:
         collisions: Every address that was used with two digests, in order of detection.
+        role: Of what is recorded through this object.
     """
 
     collisions: list[Collision] = field(default_factory=list)
+    role: Role = Role.DECISION
     _uses: dict[tuple[int, bytes], Use] = field(default_factory=dict)
+    _guesses: dict[tuple[int, bytes, bytes], Use] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._uses)
@@ -78,11 +91,23 @@ class Trace:
     def __iter__(self):
         return iter(self._uses.values())
 
+    @property
+    def guesses(self) -> tuple[Use, ...]:
+        """Every guess, in order; neither iteration nor the length counts them."""
+        return tuple(self._guesses.values())
+
+    def for_guesses(self) -> Trace:
+        """The same record, to write guesses to: any number may share an address, unchecked."""
+        return replace(self, role=Role.GUESS)
+
     def record(self, at: Address, digests: Iterable[bytes]) -> None:
         """Notes one use for each address; a second digest is a collision."""
         for key, counter, digest in zip(at.key, at.counter, digests, strict=True):
             name = (int(key), counter.tobytes())
-            use = _use(int(key), counter, digest)
+            use = _use(int(key), counter, digest, self.role)
+            if self.role is Role.GUESS:
+                self._guesses[*name, digest] = use
+                continue
             first = self._uses.get(name)
             if first is not None and first.digest != digest and first.discarded is None:
                 self.collisions.append(Collision(first, use))
@@ -113,7 +138,7 @@ def digest(*parts: np.ndarray) -> bytes:
     return mix.digest()
 
 
-def _use(key: int, counter: np.ndarray, digest_: bytes) -> Use:
+def _use(key: int, counter: np.ndarray, digest_: bytes, role: Role) -> Use:
     c0, c1, c2, c3 = (int(word) for word in counter)
     return Use(
         key=key,
@@ -123,4 +148,5 @@ def _use(key: int, counter: np.ndarray, digest_: bytes) -> Use:
         node=c3 & ((1 << NODE_BITS) - 1),
         sample=c3 >> NODE_BITS,
         digest=digest_,
+        role=role,
     )

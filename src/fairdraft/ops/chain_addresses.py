@@ -17,9 +17,12 @@ from fairdraft.ops import rows
 
 
 def chain_addresses(
-    at: tuple[Any, Any, Any], num_drafts: np.ndarray, depth: int
+    at: tuple[Any, Any, Any], num_drafts: np.ndarray, depth: int, *, is_common: bool = False
 ) -> tuple[noise.Address, noise.Address]:
-    """The K tests and the K + 1 last tokens of each request; `at` is key, anchor and sample."""
+    """The K tests and the K + 1 last tokens of each request; `at` is key, anchor and sample.
+
+    Under common noise there are no tests, and every token has the address of plain decoding.
+    """
     key, anchor, sample = at
     count = len(num_drafts)
     keys = as_keys(key)
@@ -29,8 +32,9 @@ def chain_addresses(
     anchors = rows.as_vector("anchor", anchor, count, np.int64)[:, None]
     if not isinstance(sample, int):
         sample = rows.as_vector("sample", sample, count, np.int64)[:, None]
-    if not depth:
-        final_at = noise.address(Stream.TARGET, key=keys, position=anchors, sample=sample)
+    if is_common or not depth:
+        positions = anchors + np.arange(depth + 1)
+        final_at = noise.address(Stream.TARGET, key=keys, position=positions, sample=sample)
         return final_at[:0], final_at
     nodes, offsets = _columns(depth)
     streams = np.full((count, len(nodes)), int(Stream.ACCEPT))

@@ -66,6 +66,17 @@ def check_counts(num_draft_tokens: np.ndarray, depth: int) -> None:
         raise ValueError(f"num_draft_tokens = {bad} is outside 0..{depth}, the drafts given")
 
 
+def refuse_laws(**given: Any) -> None:
+    """Refuses what only a rule that compares laws could use, under rule `common_noise`."""
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"{name} is given, and rule 'common_noise' takes no law of the drafts: they may be "
+                "drawn with the target's own noise, which must not meet a ratio of laws; leave it "
+                "None, or use rule 'token' with drafts of their own noise"
+            )
+
+
 def check_forbidden(forbidden: Any, shape: tuple[int, ...]) -> None:
     """Refuses marks that are not one a draft."""
     if tuple(forbidden.shape) != tuple(shape):

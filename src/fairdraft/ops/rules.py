@@ -1,7 +1,8 @@
 """The verification rules as formulas: weights in, decisions out, no noise.
 
 `token`: Leviathan et al. 2023 (arXiv 2211.17192, section 2.3 and appendix A.1). `block`: Sun et al.
-2024 (arXiv 2403.10444, algorithm 2). p is the target's law and q the draft's; rho is what algorithm
+2024 (arXiv 2403.10444, algorithm 2). `common_noise`: Daliri, Musco and Suresh 2024 (arXiv
+2408.07978). p is the target's law and q the draft's; rho is what algorithm
 2 calls p_i. Exact enumeration of these functions is a test. Axes: K drafts, V vocabulary.
 """
 
@@ -95,3 +96,27 @@ def ends_by_last_pass(accept: np.ndarray) -> np.ndarray:
     one = np.ones((len(accept), 1))
     all_later_failed = np.hstack([1 - accept, one])[:, ::-1].cumprod(1)[:, ::-1]
     return np.hstack([one, accept]) * all_later_failed
+
+
+def match_probability(p: np.ndarray, q: np.ndarray) -> float:
+    """Rule `common_noise`, flat noise: the chance that one set of exponentials picks the same id.
+
+    Id i wins both races if E_j / E_i >= max(p_j / p_i, q_j / q_i) for every j, which has chance
+    1 / sum_j max(p_j / p_i, q_j / q_i): at least min(p_i, q_i) / (1 + TV), so (1 - TV) / (1 + TV)
+    in all.
+    """
+    both = np.flatnonzero((p > 0) & (q > 0))
+    ratios = np.maximum(p / p[both, None], q / q[both, None])
+    return float((1.0 / ratios.sum(1)).sum())
+
+
+def race_match_probability(p: np.ndarray, q: np.ndarray, tile: int) -> float:
+    """The same for the two-level race: the same tile, then the same id in that tile."""
+    edges = np.arange(0, len(p), tile)
+    p_tiles, q_tiles = np.add.reduceat(p, edges), np.add.reduceat(q, edges)
+    chance = 0.0
+    for t in np.flatnonzero((p_tiles > 0) & (q_tiles > 0)):
+        same_tile = 1.0 / np.maximum(p_tiles / p_tiles[t], q_tiles / q_tiles[t]).sum()
+        ids = slice(edges[t], edges[t] + tile)
+        chance += same_tile * match_probability(p[ids] / p_tiles[t], q[ids] / q_tiles[t])
+    return float(chance)

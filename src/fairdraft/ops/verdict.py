@@ -39,7 +39,8 @@ class Verdict:
         token_ids: int64 [B, K + 1], accepted drafts and one token more, padded with -1.
         num_accepted_tokens: int64 [B], 0..K, the last token excluded.
         num_emitted_tokens: int64 [B], accepted + 1; only the accepted ones if `error` is set.
-        last_stream: int64 [B], the `Stream` that the last token counts for (greedy rows too).
+        last_stream: int64 [B], the `Stream` that the last token counts for, whatever drew it
+            (greedy rows and rule `common_noise` too).
         margin: float64 [B, K + 1], how far each decision was from another one: second over
             best score minus 1, and likewise for acceptance tests (greedy: the logit gap). Rule
             `block` accepts by one test, whose margin all accepted drafts share.

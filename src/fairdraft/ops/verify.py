@@ -7,7 +7,7 @@ requests, where they lie flat.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 import torch
@@ -16,7 +16,13 @@ from torch import Tensor
 from fairdraft.noise import Stream, Trace
 from fairdraft.ops import chain_trace, rows, rules
 from fairdraft.ops.chain_addresses import chain_addresses
-from fairdraft.ops.chain_inputs import ChainInputs, ChainOutputs, SparseLogits, check_forbidden
+from fairdraft.ops.chain_inputs import (
+    ChainInputs,
+    ChainOutputs,
+    SparseLogits,
+    check_forbidden,
+    refuse_laws,
+)
 from fairdraft.ops.chain_rows import draft_rows, num_drafts_of, target_rows, token_ids_of
 from fairdraft.ops.dispatch import Arithmetic, Impl, device_of, resolve_arithmetic, resolve_impl
 from fairdraft.ops.flat_rows import Layout, padded
@@ -27,9 +33,13 @@ from fairdraft.ops.verdict import DecisionWeights, Verdict
 if TYPE_CHECKING:
     from fairdraft.ops.triton.workspace import Workspace
 
+#: rules that compare the laws of target and draft
 Rule = Literal["token", "block"]
+AnyRule = Literal["token", "block", "common_noise"]
+_RULES: tuple[str, ...] = get_args(AnyRule)
 
 
+@overload
 def verify_chain(
     target_logits: Tensor,
     draft_token_ids: Tensor,
@@ -48,6 +58,56 @@ def verify_chain(
     max_spec_len: int | None = None,
     idx_mapping: Any = None,
     rule: Rule = "token",
+    method: Method = "race",
+    return_weights: bool = False,
+    impl: Impl = "auto",
+    arithmetic: Arithmetic = "auto",
+    draft_stats: TileStats | None = None,
+    trace: Trace | None = None,
+    workspace: Workspace | None = None,
+    validate: bool = True,
+) -> Verdict: ...
+@overload
+def verify_chain(
+    target_logits: Tensor,
+    draft_token_ids: Tensor,
+    num_draft_tokens: Any = None,
+    *,
+    draft_logits: None,
+    key: Any,
+    anchor: Any,
+    sample: Any = 0,
+    temperature: Any = 1.0,
+    forbidden: Tensor | None = None,
+    cu_num_logits: Any = None,
+    cu_num_draft_tokens: Any = None,
+    max_spec_len: int | None = None,
+    rule: Literal["common_noise"],
+    method: Method = "race",
+    impl: Impl = "auto",
+    arithmetic: Arithmetic = "auto",
+    trace: Trace | None = None,
+    workspace: Workspace | None = None,
+    validate: bool = True,
+) -> Verdict: ...
+def verify_chain(
+    target_logits: Tensor,
+    draft_token_ids: Tensor,
+    num_draft_tokens: Any = None,
+    *,
+    draft_logits: Tensor | SparseLogits | None,
+    key: Any,
+    anchor: Any,
+    sample: Any = 0,
+    temperature: Any = 1.0,
+    draft_temperature: Any = None,
+    point_mass: Tensor | None = None,
+    forbidden: Tensor | None = None,
+    cu_num_logits: Any = None,
+    cu_num_draft_tokens: Any = None,
+    max_spec_len: int | None = None,
+    idx_mapping: Any = None,
+    rule: AnyRule = "token",
     method: Method = "race",
     return_weights: bool = False,
     impl: Impl = "auto",
@@ -90,6 +150,9 @@ def verify_chain(
         idx_mapping: int [B], where draft_logits are slots [S, K, V]: the slot of each request.
         rule: "token" (Leviathan et al. 2023, algorithm 1) tests draft by draft; "block" (Sun et
             al. 2024, algorithm 2) tests whole prefixes and accepts at least as many drafts.
+            "common_noise" draws the target's own token at each row with the noise of plain
+            decoding, and a draft stands if it is that token. It takes no law of the drafts: they
+            may be guessed with the same noise (`CommonSampler`), or in any other way.
         method: How tokens are drawn: "race", or "gumbel" (a number for every token); see
             `ops.sample`. Up to 512 ids both give the same tokens.
         return_weights: Also return the noise-free decision weights (for tests: B (K+1) V float64).
@@ -115,17 +178,28 @@ def verify_chain(
         ACCEPT at position anchor + i, node i + 1 for each draft tested; RESIDUAL at anchor + r,
         node r after a rejection at row r, or BONUS after the last draft; TARGET at anchor 0 for
         rows without drafts. Point masses race at each row walked and consume no ACCEPT. Rule
-        "block" makes its tests from the last draft back to the one that stands.
+        "block" makes its tests from the last draft back to the one that stands. Rule
+        "common_noise" races at each row walked, TARGET at position anchor + r, anchor 0, node 0.
 
     Law:
         If draft i was drawn from softmax(draft_logits_i / draft_temperature) with other noise,
         every emitted token follows softmax(target_logits / temperature) at its row, exactly
-        given the logits (`docs/derivation.md`).
+        given the logits (`docs/derivation.md`). Under "common_noise" that holds for drafts from
+        anywhere, and the tokens are those of plain decoding (`docs/rules.md`).
     """
     at, temperatures = (key, anchor, sample), (temperature, draft_temperature)
     marks = (point_mass, forbidden)
     layout = Layout(cu_num_logits, cu_num_draft_tokens, max_spec_len, idx_mapping)
     given = (target_logits, draft_token_ids, num_draft_tokens, draft_logits)
+    _check_rule(rule, return_weights)
+    if rule == "common_noise":
+        refuse_laws(
+            draft_logits=draft_logits,
+            draft_temperature=draft_temperature,
+            point_mass=point_mass,
+            idx_mapping=idx_mapping,
+            draft_stats=draft_stats,
+        )
     if torch.compiler.is_compiling():
         from fairdraft.ops.custom import traced_verify
 
@@ -133,8 +207,6 @@ def verify_chain(
         refuse_traced(method=other, return_weights=return_weights, trace=trace, workspace=workspace)
         named: dict[str, Any] = {"rule": rule, "impl": impl, "arithmetic": arithmetic}
         return traced_verify(given, at, temperatures, marks, layout, draft_stats, **named)
-    if rule not in ("token", "block"):
-        raise ValueError(f"rule = {rule!r} is not built in this release; use 'token' or 'block'")
     check_method(method)
     backend = resolve_impl(impl, device_of(target_logits))
     arithmetic = resolve_arithmetic(arithmetic, backend)
@@ -151,7 +223,7 @@ def verify_chain(
             temperatures=temperatures,
             marks=marks,
             layout=layout,
-            is_block=rule == "block",
+            rule=rule,
             arithmetic=arithmetic,
             draft_stats=draft_stats,
             workspace=workspace,
@@ -159,14 +231,27 @@ def verify_chain(
         )
     if draft_stats is not None or workspace is not None:
         raise ValueError("draft_stats and workspace are for tensors on a GPU; leave them out")
-    inputs = _chain_inputs(*given, temperatures, marks, at, layout)
+    is_common = rule == "common_noise"
+    inputs = _chain_inputs(*given, temperatures, marks, at, layout, is_common)
     if method != "race":
         inputs = inputs._replace(method=method)
     return _verify_on_host(inputs, rule, backend == "cpu", trace, return_weights)
 
 
+def _check_rule(rule: str, return_weights: bool) -> None:
+    """Refuses an unknown rule, and weights that do not exist."""
+    if rule not in _RULES:
+        names = ", ".join(_RULES)
+        raise ValueError(f"rule = {rule!r} is not built in this release; use one of {names}")
+    if return_weights and rule == "common_noise":
+        raise ValueError(
+            "return_weights: under rule 'common_noise' a draft may share the noise that decides "
+            "on it, so there are no weights without noise; `rules.match_probability` has the chance"
+        )
+
+
 def _verify_on_host(
-    inputs: ChainInputs, rule: Rule, is_cpu: bool, trace: Trace | None, return_weights: bool
+    inputs: ChainInputs, rule: AnyRule, is_cpu: bool, trace: Trace | None, return_weights: bool
 ) -> Verdict:
     count, num_rows = inputs.target.shape[:2]
     outputs = _empty_outputs(count, num_rows)
@@ -195,7 +280,7 @@ def _refuse_on_device(**asked: Any) -> None:
             )
 
 
-def _implementation(rule: Rule, is_cpu: bool) -> Callable[..., Any]:
+def _implementation(rule: AnyRule, is_cpu: bool) -> Callable[..., Any]:
     if rule == "block":
         if is_cpu:
             from fairdraft.ops.cpu.block import verify_block_cpu as implementation
@@ -209,7 +294,15 @@ def _implementation(rule: Rule, is_cpu: bool) -> Callable[..., Any]:
 
 
 def _chain_inputs(
-    target_logits, draft_token_ids, num_draft_tokens, draft_logits, temps, marks, at, layout
+    target_logits,
+    draft_token_ids,
+    num_draft_tokens,
+    draft_logits,
+    temps,
+    marks,
+    at,
+    layout,
+    is_common,
 ):
     target, spans = target_rows(
         target_logits, draft_token_ids, num_draft_tokens, draft_logits, layout
@@ -234,7 +327,7 @@ def _chain_inputs(
         check_forbidden(forbidden, np.shape(draft_token_ids))
         marked = np.asarray(forbidden, np.bool_)
         is_forbidden |= marked if spans is None else padded(marked, spans, shape[1], 0)
-    accept_at, final_at = chain_addresses(at, num_drafts, shape[1])
+    accept_at, final_at = chain_addresses(at, num_drafts, shape[1], is_common=is_common)
     return ChainInputs(
         target,
         draft,
@@ -267,7 +360,7 @@ def _last_stream(inputs: ChainInputs, outputs: ChainOutputs) -> np.ndarray:
     return stream
 
 
-def _weights(inputs: ChainInputs, rule: Rule, is_cpu: bool) -> DecisionWeights:
+def _weights(inputs: ChainInputs, rule: AnyRule, is_cpu: bool) -> DecisionWeights:
     if rule == "block":
         if is_cpu:
             from fairdraft.ops.cpu.block import block_weights_cpu as fill

@@ -13,13 +13,14 @@ from fairdraft.speculators.ngram import NgramSpeculator, lookup
 from fairdraft.speculators.past_outputs import PastOutputs
 from fairdraft.speculators.plugins import new_custom
 from fairdraft.speculators.prediction import PredictionSpeculator, count_found
-from fairdraft.speculators.proposal import DraftState, FeatureReader, Proposal, Speculator
+from fairdraft.speculators.proposal import DraftState, FeatureReader, Guesses, Proposal, Speculator
 from fairdraft.speculators.readers import OutputReader, RequestReader
-from fairdraft.speculators.sampler import Drawn, SharedSampler
+from fairdraft.speculators.sampler import CommonSampler, Drawn, Guessed, SharedSampler
 from fairdraft.speculators.suffix import SuffixSpeculator
 from fairdraft.speculators.vocabulary import VocabularyMap, match_vocabularies
 
 __all__ = [
+    "CommonSampler",
     "DraftFunction",
     "DraftLogits",
     "DraftModelSpeculator",
@@ -28,6 +29,8 @@ __all__ = [
     "Eagle3Speculator",
     "FeatureReader",
     "Features",
+    "Guessed",
+    "Guesses",
     "LogitsSpeculator",
     "NgramSpeculator",
     "OutputReader",

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fairdraft.ops import PLACEHOLDER_TOKEN_ID, RowError
 from fairdraft.ops.arithmetic import GREEDY_TEMPERATURE
-from fairdraft.speculators.proposal import DraftState, Proposal
+from fairdraft.speculators.proposal import DraftState, Guesses, Proposal
+from fairdraft.speculators.sampler import Drawn, SharedSampler
 
 #: step (1 for the first), the drafts before it [B] and the rows that draft [N] to logits [N, V]
 NextLogits = Callable[[int, np.ndarray, np.ndarray], Tensor]
@@ -46,8 +47,8 @@ class DraftChain:
         self.confidence_threshold = confidence_threshold
         self._laws = torch.empty(0)
 
-    def draw(self, state: DraftState, counts: np.ndarray, next_logits: NextLogits) -> Proposal:
-        """Draws `counts` drafts a row.
+    def draw(self, state: DraftState, counts: np.ndarray, next_logits: NextLogits) -> Guesses:
+        """Draws `counts` drafts a row: a Proposal, or Guesses where the sampler gives no laws.
 
         Args:
             state: The round.
@@ -55,14 +56,15 @@ class DraftChain:
             next_logits: Called once a step, in order, with rows in ascending order.
 
         Noise:
-            One DRAFT race for each draft, none when greedy.
+            One race for each draft as its sampler says, none when greedy.
         """
         num_steps = int(counts.max(initial=0))
         if not num_steps:
             return Proposal.empty(state.num_rows)
         # filled through NumPy, which writes a few numbers several times faster than torch
         drafts = np.full((state.num_rows, num_steps), PLACEHOLDER_TOKEN_ID)
-        laws = None if self.greedy else self._law_buffer(state, num_steps)
+        has_laws = isinstance(state.sampler, SharedSampler)
+        laws = self._law_buffer(state, num_steps) if has_laws and not self.greedy else None
         errors: dict[int, str] = {}
         rows = np.flatnonzero(counts > 0)
         num_shared = int(counts[rows].min())
@@ -82,7 +84,7 @@ class DraftChain:
             drawn = state.sampler.draw(law, step, rows, greedy=self.greedy, is_law=has_stop)
             index = slice(None) if len(rows) == state.num_rows else rows
             drafts[index, step - 1] = drawn.token_ids.numpy()
-            if laws is not None:
+            if laws is not None and isinstance(drawn, Drawn):
                 place = index if isinstance(index, slice) else torch.from_numpy(index)
                 laws[place, step - 1] = drawn.logits
             error = drawn.error.numpy()
@@ -94,12 +96,10 @@ class DraftChain:
             # what is not drafted is not scored
             drafts = np.ascontiguousarray(drafts[:, :num_left])
             laws = None if laws is None or not num_left else laws[:, :num_left].contiguous()
-        return Proposal(
-            torch.from_numpy(drafts),
-            torch.from_numpy(counts),
-            laws,
-            errors=errors or None,
-        )
+        token_ids, num_drafts = torch.from_numpy(drafts), torch.from_numpy(counts)
+        if not has_laws:
+            return Guesses(token_ids, num_drafts, errors=errors or None)
+        return Proposal(token_ids, num_drafts, laws, errors=errors or None)
 
     def error(self, step: int, code: int) -> str:
         """What a row's message says when a draft of the round could not be drawn."""

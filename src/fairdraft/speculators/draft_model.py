@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairdraft.models import CausalLM, RaggedCache
 from fairdraft.speculators.chain import DraftChain
-from fairdraft.speculators.proposal import DraftState, Proposal
+from fairdraft.speculators.proposal import DraftState, Guesses
 from fairdraft.speculators.vocabulary import VocabularyMap
 
 #: rows that lag by more tokens than this are prefilled alone, so that the batch is not padded
@@ -55,13 +55,13 @@ class DraftModelSpeculator:
             confidence_threshold=confidence_threshold,
         )
 
-    def propose(self, state: DraftState) -> Proposal:
+    def propose(self, state: DraftState) -> Guesses:
         """Drafts `max_draft_tokens` for each row, fewer where the draft's own context ends.
 
         With a confidence threshold, drafts whose law is flat are left out with all after them.
 
         Noise:
-            One DRAFT race for each draft, none when greedy.
+            One DRAFT race for each draft (TARGET under common noise), none when greedy.
         """
         anchor = state.num_decided
         self._pending = None

@@ -18,7 +18,7 @@ from torch import Tensor
 from fairdraft.speculators.chain import DraftChain
 from fairdraft.speculators.features import Features
 from fairdraft.speculators.heads import CachedHead
-from fairdraft.speculators.proposal import DraftState, Proposal
+from fairdraft.speculators.proposal import DraftState, Guesses
 
 
 class Eagle3Speculator:
@@ -71,13 +71,13 @@ class Eagle3Speculator:
             1, self._num_kept, config.hidden_size, dtype=head.dtype, device=head.device
         )
 
-    def propose(self, state: DraftState) -> Proposal:
+    def propose(self, state: DraftState) -> Guesses:
         """Drafts `max_draft_tokens` for each row, fewer where the head's own context ends.
 
         A row with a single decided token gets none: the target has no state before it.
 
         Noise:
-            One DRAFT race for each draft, none when greedy.
+            One DRAFT race for each draft (TARGET under common noise), none when greedy.
         """
         anchor = state.num_decided
         # draft i is the output of slot anchor + i - 3

@@ -4,14 +4,15 @@ Let H_i be everything before the round, the drafts x_<i, and private randomness 
 RESIDUAL, BONUS or TARGET draw uses. A speculator promises: (a) q_i is the exact law of x_i given
 H_i, in the numbers actually used; (b) whether draft i is present is decided from H_i and q_i
 alone, never from x_i nor from anything computed from x_i; (c) the same for selecting, reordering
-and merging proposals. Under (a) to (c) the verification rules are exact for ragged K.
+and merging proposals. Under (a) to (c) the verification rules are exact for ragged K. Rule
+`common_noise` needs none of them: it emits the target's own draws, and drafts are guesses of these.
 
 Axes: B rows, K drafted, V vocabulary of the target.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -22,28 +23,37 @@ from fairdraft.ops import PLACEHOLDER_TOKEN_ID, SparseLogits
 
 if TYPE_CHECKING:
     from fairdraft.speculators.features import Features
-    from fairdraft.speculators.sampler import SharedSampler
+    from fairdraft.speculators.sampler import CommonSampler, SharedSampler
 
 
 @dataclass
-class Proposal:
-    """Drafted tokens of one round and the law they were drawn from.
+class Guesses:
+    """Drafted tokens of one round without a law: only rule `common_noise` verifies them.
 
     Attributes:
         token_ids: Drafts [B, K], int64, padded with PLACEHOLDER_TOKEN_ID.
         num_draft_tokens: Drafts present in each row [B], int64.
-        draft_logits: What each draft was sampled from [B, K, V]; None for point masses.
-        draft_temperature: Temperature of `draft_logits` [B]; None for the request's own.
         forbidden: Drafts that keep their q but have target probability 0 [B, K]; None for none.
         errors: Row to message, for rows whose drafts could not be drawn; they fail.
     """
 
     token_ids: Tensor
     num_draft_tokens: Tensor
+    forbidden: Tensor | None = field(default=None, kw_only=True)
+    errors: dict[int, str] | None = field(default=None, kw_only=True)
+
+
+@dataclass
+class Proposal(Guesses):
+    """Drafted tokens of one round and the law they were drawn from, for every rule.
+
+    Attributes:
+        draft_logits: What each draft was sampled from [B, K, V]; None for point masses.
+        draft_temperature: Temperature of `draft_logits` [B]; None for the request's own.
+    """
+
     draft_logits: Tensor | SparseLogits | None = None
     draft_temperature: Tensor | None = None
-    forbidden: Tensor | None = None
-    errors: dict[int, str] | None = None
 
     @classmethod
     def empty(cls, num_rows: int) -> Proposal:
@@ -62,13 +72,14 @@ class DraftState:
         token_ids: Decided ids, prompt and output [B, L], int64; row b holds `num_decided[b]`.
         num_decided: Decided tokens of each row [B]; also the round's anchor.
         max_draft_tokens: Most drafts that each row has room for [B], from its limits alone.
-        sampler: Draws drafts at the round's addresses, under each row's temperature and filters.
+        sampler: Draws drafts at the round's addresses, under each row's temperature and filters;
+            under rule `common_noise` one that gives no laws.
     """
 
     token_ids: np.ndarray
     num_decided: np.ndarray
     max_draft_tokens: np.ndarray
-    sampler: SharedSampler
+    sampler: SharedSampler | CommonSampler
 
     @property
     def num_rows(self) -> int:
@@ -86,8 +97,12 @@ class Speculator(Protocol):
     name: str
     num_speculative_tokens: int
 
-    def propose(self, state: DraftState) -> Proposal:
-        """Drafts up to `state.max_draft_tokens` for each row."""
+    def propose(self, state: DraftState) -> Guesses:
+        """Drafts up to `state.max_draft_tokens` for each row.
+
+        Returns:
+            Proposal; Guesses if `state.sampler` gave no laws.
+        """
         ...
 
     def commit(self, num_accepted_tokens: np.ndarray) -> None:

@@ -1,7 +1,14 @@
-"""The shared sampler: the only part of the speculators that touches noise."""
+"""The samplers that a round lends to its speculator: the only part that touches noise.
+
+`SharedSampler` draws with noise of the drafts' own and gives the law with each draft: any rule may
+verify them. `CommonSampler` guesses with the noise that the target will draw with and gives no law:
+only rule `common_noise` may verify them, since a ratio of laws asks for independent noise. What one
+draws can therefore not be made into what the other's rules take.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,22 +28,31 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Drawn:
-    """One draft for each row.
+class Guessed:
+    """One draft for each row, without a law.
 
     Attributes:
         token_ids: [B], int64, on the host; PLACEHOLDER_TOKEN_ID where `error` is set.
-        logits: The law that was sampled, at the row's temperature [B, V]; the numbers themselves.
         error: [B], int64, on the host; 0 where a token was drawn.
     """
 
     token_ids: Tensor
-    logits: Tensor
     error: Tensor
 
 
 @dataclass
-class SharedSampler:
+class Drawn(Guessed):
+    """One draft for each row.
+
+    Attributes:
+        logits: The law that was sampled, at the row's temperature [B, V]; the numbers themselves.
+    """
+
+    logits: Tensor
+
+
+@dataclass
+class RoundSampler(ABC):
     """Draws the drafts of one round under each request's temperature and filters.
 
     Attributes:
@@ -82,6 +98,84 @@ class SharedSampler:
             logits = self.process(logits, rows, self._drawn[rows, : step - 1])
         return logits if greedy else self._filter(logits, rows)
 
+    def _draw(
+        self,
+        logits: Tensor,
+        step: int,
+        rows: np.ndarray,
+        greedy: bool,
+        is_law: bool,
+        trace: Trace | None,
+    ) -> Drawn:
+        count = len(self.anchor)
+        first = (step - 1) * count
+        if len(rows) == count:
+            at, temperature = self._addresses[first : first + count], self.temperature
+        else:
+            at, temperature = self._addresses[first + rows], self.temperature[rows]
+        if not is_law:
+            logits = self.law(logits, step, rows, greedy=greedy)
+        if greedy:
+            temperature = 0.0
+        drawn = ops.sample(
+            logits,
+            at,
+            temperature=temperature,
+            method=self.method,
+            impl=self.impl,
+            trace=trace,
+            workspace=self.workspace,
+        )
+        token_ids = drawn.token_ids.cpu()
+        if self.process is not None:
+            self._drawn[rows, step - 1] = token_ids.numpy()
+        return Drawn(token_ids, drawn.error.cpu(), logits)
+
+    @cached_property
+    def _has_filter(self) -> bool:
+        return bool(self.filtered.any())
+
+    @cached_property
+    def _drawn(self) -> np.ndarray:
+        # the round's drafts so far, which the law of the next one is processed with
+        return np.full((len(self.anchor), self.num_steps), ops.PLACEHOLDER_TOKEN_ID)
+
+    @cached_property
+    def _addresses(self) -> noise.Address:
+        # all steps of the round in one call, step after step
+        return self._named(np.arange(1, self.num_steps + 1)[:, None])
+
+    @abstractmethod
+    def _named(self, steps: np.ndarray) -> noise.Address:
+        """Addresses of every row at each of the steps [K, 1]: [K B]."""
+
+    def _filter(self, logits: Tensor, rows: np.ndarray) -> Tensor:
+        if not self._has_filter:
+            return logits
+        chosen = np.flatnonzero(self.filtered[rows])
+        if not len(chosen):
+            return logits
+        at = rows[chosen]
+        index = torch.from_numpy(chosen).to(logits.device)
+        kept = ops.filter_logits(
+            logits[index],
+            temperature=self.temperature[at],
+            top_k=self.top_k[at],
+            top_p=self.top_p[at],
+            min_p=self.min_p[at],
+            impl=self.impl,
+        )
+        if len(chosen) == len(rows):
+            return kept
+        logits = logits.clone()
+        logits[index] = kept
+        return logits
+
+
+@dataclass
+class SharedSampler(RoundSampler):
+    """Draws drafts with noise of their own, for every rule; attributes as `RoundSampler`."""
+
     def draw(
         self,
         logits: Tensor,
@@ -109,43 +203,9 @@ class SharedSampler:
         Distribution:
             softmax(logits filtered by the request's top-k, top-p and min-p / temperature).
         """
-        count = len(self.anchor)
-        first = (step - 1) * count
-        if len(rows) == count:
-            at, temperature = self._addresses[first : first + count], self.temperature
-        else:
-            at, temperature = self._addresses[first + rows], self.temperature[rows]
-        if not is_law:
-            logits = self.law(logits, step, rows, greedy=greedy)
-        if greedy:
-            temperature = 0.0
-        drawn = ops.sample(
-            logits,
-            at,
-            temperature=temperature,
-            method=self.method,
-            impl=self.impl,
-            trace=self.trace,
-            workspace=self.workspace,
-        )
-        token_ids = drawn.token_ids.cpu()
-        if self.process is not None:
-            self._drawn[rows, step - 1] = token_ids.numpy()
-        return Drawn(token_ids, logits, drawn.error.cpu())
+        return self._draw(logits, step, rows, greedy, is_law, self.trace)
 
-    @cached_property
-    def _has_filter(self) -> bool:
-        return bool(self.filtered.any())
-
-    @cached_property
-    def _drawn(self) -> np.ndarray:
-        # the round's drafts so far, which the law of the next one is processed with
-        return np.full((len(self.anchor), self.num_steps), ops.PLACEHOLDER_TOKEN_ID)
-
-    @cached_property
-    def _addresses(self) -> noise.Address:
-        # all steps of the round in one call, step after step
-        steps = np.arange(1, self.num_steps + 1)[:, None]
+    def _named(self, steps: np.ndarray) -> noise.Address:
         return noise.address(
             Stream.DRAFT,
             key=self.key,
@@ -155,24 +215,37 @@ class SharedSampler:
             sample=self.sample,
         )
 
-    def _filter(self, logits: Tensor, rows: np.ndarray) -> Tensor:
-        if not self._has_filter:
-            return logits
-        chosen = np.flatnonzero(self.filtered[rows])
-        if not len(chosen):
-            return logits
-        at = rows[chosen]
-        index = torch.from_numpy(chosen).to(logits.device)
-        kept = ops.filter_logits(
-            logits[index],
-            temperature=self.temperature[at],
-            top_k=self.top_k[at],
-            top_p=self.top_p[at],
-            min_p=self.min_p[at],
-            impl=self.impl,
+
+@dataclass
+class CommonSampler(RoundSampler):
+    """Guesses the target's tokens with the target's own noise, for rule `common_noise` alone.
+
+    Attributes as `RoundSampler`.
+    """
+
+    def draw(
+        self,
+        logits: Tensor,
+        step: int,
+        rows: np.ndarray,
+        *,
+        greedy: bool = False,
+        is_law: bool = False,
+    ) -> Guessed:
+        """Guesses draft `step` of the given rows; arguments as in `SharedSampler.draw`.
+
+        Returns:
+            Guessed: a token that shares its noise with the target's has no law to hand on.
+
+        Noise:
+            TARGET at position anchor + step - 1, anchor 0, node 0: the race of the draft's law with
+            the exponentials of the target's. A trace logs it as a guess.
+        """
+        trace = None if self.trace is None else self.trace.for_guesses()
+        drawn = self._draw(logits, step, rows, greedy, is_law, trace)
+        return Guessed(drawn.token_ids, drawn.error)
+
+    def _named(self, steps: np.ndarray) -> noise.Address:
+        return noise.address(
+            Stream.TARGET, key=self.key, position=self.anchor + steps - 1, sample=self.sample
         )
-        if len(chosen) == len(rows):
-            return kept
-        logits = logits.clone()
-        logits[index] = kept
-        return logits

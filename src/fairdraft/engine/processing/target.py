@@ -19,7 +19,7 @@ from fairdraft.engine.processing.order import Broken, process
 from fairdraft.engine.processing.plan import ProcessingPlan
 from fairdraft.engine.rows import RowTable
 from fairdraft.ops.processors import DraftedPaths
-from fairdraft.speculators import Proposal
+from fairdraft.speculators import Guesses
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ProcessedRows:
 
 
 def process_target(
-    rows: RowTable, proposal: Proposal, logits: Tensor, *, keep_raw: bool = False
+    rows: RowTable, proposal: Guesses, logits: Tensor, *, keep_raw: bool = False
 ) -> ProcessedRows:
     """Applies every row's processors; rows that ask for none are left alone.
 

@@ -65,7 +65,8 @@ def chain_kernel(
     num_rows,  # N of flat rows
     num_slots,  # S of the drafts' laws
     K: tl.constexpr,
-    MODE: tl.constexpr,  # fast, block, draft, draft statistics, forbidden, offsets, flat q, slots
+    # fast, block, draft, draft statistics, forbidden, offsets, flat q, slots, common noise
+    MODE: tl.constexpr,
     STRIDES: tl.constexpr,  # key, anchor, sample, temperature, draft temperature, point_mass
     ADDRESS: tl.constexpr,
     SHAPE: tl.constexpr,  # tiles a program, most tiles, most rows, loops
@@ -151,7 +152,7 @@ def decide(
     b, r, n, vocab_size, num_tiles = index
     top, total = load_stats(p_tiles[0], p_tiles[1], num_tiles, SHAPE[1])
     error, row_max = row_error(top, total)
-    key, counter, is_good = final_address(at, b, r, n, STRIDES, ADDRESS)
+    key, counter, is_good = final_address(at, b, r, n, STRIDES, ADDRESS, MODE[8])
     error = call_error(error, is_good, (c == c) & (draft_c == draft_c) & is_possible)
     weights = total * exp2_weight(top - row_max, c)
     row_sum = row_total(tl.where((error == 0) & (c > 0.0), weights, 0.0))

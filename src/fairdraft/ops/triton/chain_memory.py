@@ -32,6 +32,7 @@ class DeviceChain(NamedTuple):
     is_flat_draft: bool = False
     slots: Tensor | None = None  # [B]
     num_slots: int = 0
+    is_common: bool = False  # rule `common_noise`
 
 
 def offsets_kind(counts_rows: bool, is_shifted: bool) -> int:

@@ -118,7 +118,7 @@ def emit_kernel(
             p_row, q_row, q_place = row_places(target, draft, first, b, end)
             masked_id = masked_token(drafts, first, end, n, vocab_size, MODE[4])[2]
             laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c)
-            key, counter, is_good = final_address(at, b, end, n, STRIDES, ADDRESS)
+            key, counter, is_good = final_address(at, b, end, n, STRIDES, ADDRESS, MODE[8])
             token, drawn_margin = replacement(
                 (p_row, q_row),
                 laws,

@@ -119,13 +119,20 @@ def request_fields(at, b, STRIDES: tl.constexpr):
 
 
 @triton.jit
-def final_address(at, b, r, n, STRIDES: tl.constexpr, ADDRESS: tl.constexpr):
+def final_address(
+    at, b, r, n, STRIDES: tl.constexpr, ADDRESS: tl.constexpr, IS_COMMON: tl.constexpr
+):
     """Key and counter of the token after row r, and whether the fields are in range."""
     key, anchor, sample = request_fields(at, b, STRIDES)
-    stream = tl.where(r < n, _RESIDUAL, tl.where(n > 0, _BONUS, _TARGET)).to(tl.int64)
-    shown = tl.where(n > 0, anchor, 0)
-    counter = ADDRESS(anchor + r, shown, stream, r, sample)
-    return key, counter, is_in_range(anchor + r, anchor, stream, r, sample)
+    if IS_COMMON:
+        # the address of plain decoding at every row
+        stream = tl.full([], _TARGET, tl.int64)
+        shown, node = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
+    else:
+        stream = tl.where(r < n, _RESIDUAL, tl.where(n > 0, _BONUS, _TARGET)).to(tl.int64)
+        shown, node = tl.where(n > 0, anchor, 0), r
+    counter = ADDRESS(anchor + r, shown, stream, node, sample)
+    return key, counter, is_in_range(anchor + r, anchor, stream, node, sample)
 
 
 @triton.jit

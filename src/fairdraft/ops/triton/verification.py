@@ -5,7 +5,7 @@ Axes: B requests, K drafts, R = K + 1 rows, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from fairdraft.ops.triton.verify import launch_verify
 from fairdraft.ops.triton.workspace import Workspace
 from fairdraft.ops.verdict import Verdict
 
+if TYPE_CHECKING:
+    from fairdraft.ops.verify import AnyRule
+
 
 def verify_on_device(
     target_logits: Tensor,
@@ -34,7 +37,7 @@ def verify_on_device(
     temperatures: tuple[Any, Any],
     marks: tuple[Tensor | None, Tensor | None],
     layout: Layout,
-    is_block: bool,
+    rule: AnyRule,
     arithmetic: Arithmetic,
     draft_stats: TileStats | None = None,
     workspace: Workspace | None = None,
@@ -78,11 +81,12 @@ def verify_on_device(
             is_flat_draft=law is not None and law.is_flat,
             slots=None if law is None else law.slots,
             num_slots=0 if law is None else law.num_slots,
+            is_common=rule == "common_noise",
         )
         launch_verify(
             chain,
             _written(out),
-            is_block=is_block,
+            is_block=rule == "block",
             arithmetic=arithmetic,
             workspace=workspace or Workspace(device),
         )

@@ -170,6 +170,7 @@ def _constants(
         chain.offsets_kind,
         chain.is_flat_draft,
         chain.slots is not None,
+        chain.is_common,
     )
     strides = (*chain.at[1], *(s for _, s in chain.temperatures), int(chain.point_mass is not None))
     pdl = has_pdl(chain.token_ids.device)
