@@ -32,7 +32,7 @@ ASKED: list[dict[str, Any]] = [
     {"temperature": 1.0, "min_p": 0.05, "num_speculative_tokens": 1},
     {"temperature": 1.2, "logit_bias": {7: 3.0}, "presence_penalty": 0.5},
     {"temperature": 1.0, "frequency_penalty": 0.7, "allowed_token_ids": list(range(30))},
-    {"temperature": 2.0, "top_k": 40, "top_p": 0.9},
+    {"temperature": 2.0, "top_k": 40, "top_p": 0.9, "no_repeat_ngram_size": 2},
 ]
 
 

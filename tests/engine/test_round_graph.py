@@ -45,6 +45,8 @@ def new_llm(
             target, speculative_config={"method": "ngram", "prompt_lookup_min": 1}, **options
         )
     draft = tiny_llama(0, layers=1, max_model_len=draft_length)
+    if method == "common_noise":
+        return speculating(target, draft, 2, rejection_sample_method=method, **options)
     return speculating(target, draft, 2, draft_sample_method=method, **options)
 
 
@@ -74,6 +76,21 @@ def test_tokens_are_those_of_eager_rounds(method: str, rounds: list[int]) -> Non
     assert isinstance(llm.engine._runner, GraphRunner)
     assert ids(llm.generate(PROMPTS, PARAMS)) == expected
     assert rounds and set(rounds) == {1, 2}
+
+
+def test_common_noise_guesses_on_the_device_as_on_the_host(rounds: list[int]) -> None:
+    """The text of plain decoding, and as many drafts stand."""
+    plain, eager, graph = (
+        new_llm(method, **options).generate(PROMPTS[:1], PARAMS[0])
+        for method, options in (
+            ("plain", {"enforce_eager": True}),
+            ("common_noise", {"enforce_eager": True}),
+            ("common_noise", {"impl": "triton"}),
+        )
+    )
+    assert ids(graph) == ids(eager) == ids(plain) and rounds
+    stood = [[o.metrics and o.metrics.num_accepted_tokens for o in run] for run in (graph, eager)]
+    assert stood[0] == stood[1] and sum(stood[0]) > 0
 
 
 def test_tokens_are_those_of_eager_rounds_up_to_the_context_limit(rounds: list[int]) -> None:

@@ -51,6 +51,12 @@ def test_kernels_equal_the_reference(vocab_size: int, depth: int, kind: str, rul
     assert_verified_alike(call, has_fast=vocab_size == 600)
 
 
+@pytest.mark.parametrize(("vocab_size", "depth"), [(63, 2), (520, 1)])
+def test_common_noise_equals_the_reference(vocab_size: int, depth: int) -> None:
+    call = batch(4, depth, vocab_size, "point", seed=vocab_size) | {"rule": "common_noise"}
+    assert_verified_alike(call)
+
+
 @rules
 def test_many_tiles_and_narrow_logits_in_wider_memory(rule: Rule) -> None:
     call = batch(4, 1, 2_600, "mixed", seed=3)
