@@ -170,6 +170,24 @@ def test_the_engine_passes(llm: Any, params: dict[str, Any]) -> None:
     assert [note.split(":")[0] for note in report.notes] == ["address trace", "replay", "contexts"]
 
 
+@pytest.mark.parametrize("method", ["draft_model", "ngram"])
+def test_common_noise_passes_and_replays(method: str) -> None:
+    """Guesses share the target's noise, so no test may be made given the draft."""
+    llm = tables(rejection_sample_method="common_noise")
+    if method == "ngram":
+        config = {"method": "ngram", "prompt_lookup_min": 1}
+        config |= {"rejection_sample_method": "common_noise"}
+        llm = LLM(table_model(TARGET), speculative_config=config)
+    audited = subject(llm)
+    tokens = next(audited.batches()).tokens
+    assert tokens.draft is None and tokens.point_mass is not None
+    assert tokens.point_mass.any() == (method == "ngram")
+    report = run_audit(audited, replace(SETTINGS, oracles=OraclePolicy.SKIP))
+    assert report.verdict.state == "PASS", report.verdict
+    replay = audited.replay_rounds()
+    assert replay.mismatches == () and replay.num_tokens > 20
+
+
 def test_speculation_that_never_drafts_is_invalid() -> None:
     # 4,096 ids drawn evenly hardly ever repeat, and no two of them ever do
     flat = table_model(np.zeros(4096, np.float32))

@@ -31,6 +31,8 @@ class Observation:
         num_emitted_tokens: [B].
         raw_target_logits: The target's [B, K + 1, V].
         target_logits: The same after filters, before temperature [B, K + 1, V].
+        is_guessed: Drafts may share the target's noise: given its draft, a token does not follow
+            the target. Without the draft it does.
     """
 
     key: np.ndarray
@@ -45,6 +47,7 @@ class Observation:
     num_emitted_tokens: np.ndarray
     raw_target_logits: Tensor
     target_logits: Tensor
+    is_guessed: bool = False
 
 
 Observer = Callable[[Observation], None]

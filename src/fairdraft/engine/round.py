@@ -373,6 +373,7 @@ def _observation(
         num_emitted_tokens=verdict.num_emitted_tokens.numpy(),
         raw_target_logits=raw.cpu(),
         target_logits=filtered.cpu(),
+        is_guessed=not isinstance(proposal, Proposal),
     )
 
 

@@ -107,7 +107,8 @@ class EngineScorer:
             slot=slot,
             source=_source(slot, seen.num_accepted_tokens[row], present),
             drafted_id=np.where(is_tested, drafts[row, slot], NO_TOKEN),
-            is_point_mass=is_tested & (seen.draft_logits is None),
+            # a guess knows more than what was decided before, so no cell may depend on it
+            is_point_mass=is_tested & (seen.draft_logits is None and not seen.is_guessed),
         )
 
 
