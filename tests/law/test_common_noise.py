@@ -92,9 +92,9 @@ def test_common_noise_below_a_ratio_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert_law(checks())
     original, calls = verify.chain_addresses, []
 
-    def shared(at: Any, num_drafts: np.ndarray, depth: int, **_: Any) -> Any:
+    def shared(at: Any, num_drafts: np.ndarray, depth: int, **options: Any) -> Any:
         calls.append(depth)
-        tests, _ = original(at, num_drafts, depth)
+        tests = original(at, num_drafts, depth)[0]
         return tests, original(at, num_drafts, depth, is_common=True)[1]
 
     monkeypatch.setattr(SharedSampler, "_named", CommonSampler._named)

@@ -54,7 +54,7 @@ def test_guesses_take_no_law() -> None:
 @pytest.mark.parametrize("impl", ["reference", "cpu"])
 def test_the_rule_takes_no_law(impl: Any) -> None:
     with pytest.raises(ValueError, match="draft_logits is given, and rule 'common_noise'"):
-        ops.verify_chain(
+        ops.verify_chain(  # pyright: ignore[reportCallIssue]
             TARGET,
             IDS,
             [1],

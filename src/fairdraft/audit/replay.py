@@ -145,11 +145,11 @@ class Replayer:
             "temperature": part.temperature,
             "impl": "reference",
         }
-        given, rule, laws = (part.target_logits, *drafts), part.rule, part.draft_logits
+        call, rule, laws = (part.target_logits, *drafts), part.rule, part.draft_logits
         if rule == "common_noise":
-            verdict = ops.verify_chain(*given, draft_logits=None, rule=rule, **options)
+            verdict = ops.verify_chain(*call, draft_logits=None, rule=rule, **options)
         else:
-            verdict = ops.verify_chain(*given, draft_logits=laws, rule=rule, **options)
+            verdict = ops.verify_chain(*call, draft_logits=laws, rule=rule, **options)
         expected = verdict.token_ids.numpy()
         for row, emitted in enumerate(part.num_emitted.tolist()):
             given = part.token_ids[row, :emitted]
