@@ -1,9 +1,9 @@
 """The verification rules as formulas: weights in, decisions out, no noise.
 
 `token`: Leviathan et al. 2023 (arXiv 2211.17192, section 2.3 and appendix A.1). `block`: Sun et al.
-2024 (arXiv 2403.10444, algorithm 2). `common_noise`: Daliri et al. 2024 (arXiv 2408.07978). p is the
-target's law and q the draft's; rho is what algorithm 2 calls p_i. Exact enumeration of these
-functions is a test. Axes: K drafts, V vocabulary.
+2024 (arXiv 2403.10444, algorithm 2). `common_noise`: Daliri et al. 2024 (arXiv 2408.07978).
+p is the target's law and q the draft's; rho is what algorithm 2 calls p_i. Exact enumeration of
+these functions is a test. Axes: K drafts, V vocabulary.
 """
 
 from __future__ import annotations
