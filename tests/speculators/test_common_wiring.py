@@ -112,7 +112,10 @@ def proposal_with_a_law_of_its_own(state: DraftState) -> Guesses:
 def test_guesses_reach_no_ratio(rule: Rule) -> None:
     with pytest.raises(ValueError, match=f"Guesses under rule '{rule}'"):
         generate(guesses, rule)
-    assert len(generate(proposal_of_any_sampler, rule)) == 12
+
+
+def test_a_sampler_with_laws_serves_a_ratio() -> None:
+    assert len(generate(proposal_of_any_sampler, "token")) == 12
 
 
 def test_laws_reach_no_common_noise() -> None:
