@@ -1,4 +1,4 @@
-"""Small EAGLE-3 heads with random weights, and their laws from scratch.
+"""Small heads with random weights, and their laws from scratch.
 
 Axes: L tokens of a text, H width.
 """
@@ -15,12 +15,30 @@ from torch.nn import functional
 
 from fairdraft import LLM
 from fairdraft.models import load_model
-from fairdraft.speculators.heads import Eagle3Config, Eagle3Head, load_head, save_head
+from fairdraft.speculators.heads import (
+    Eagle3Config,
+    Eagle3Head,
+    Head,
+    MtpConfig,
+    MtpHead,
+    kind_of_head,
+    load_head,
+    load_mtp,
+    save_head,
+)
+
+#: kinds of heads, by `num_modules` of `save_small`
+KINDS = {"eagle3": None, "mtp, one module": 1, "mtp, modules": 4}
 
 
 def small_config(target: Any, **changes: Any) -> Eagle3Config:
-    """A head for a tiny Llama, as wide as it."""
-    shape: dict[str, Any] = {
+    """An EAGLE-3 head for a tiny Llama, as wide as it."""
+    return Eagle3Config(**(small_shape(target) | changes))
+
+
+def small_shape(target: Any) -> dict[str, Any]:
+    """Shape of a head for a tiny Llama."""
+    return {
         "hidden_size": target.config.hidden_size,
         "intermediate_size": 40,
         "num_attention_heads": 4,
@@ -33,7 +51,6 @@ def small_config(target: Any, **changes: Any) -> Eagle3Config:
         "max_position_embeddings": target.config.max_position_embeddings,
         "target_layers": target.config.num_hidden_layers,
     }
-    return Eagle3Config(**(shape | changes))
 
 
 def save_small(
@@ -43,14 +60,29 @@ def save_small(
     seed: int = 0,
     scale: float = 0.3,
     ids: list[int] | None = None,
+    num_modules: int | None = None,
     **changes: Any,
 ) -> Path:
-    """Saves a random head in float32; `ids` are those that it can draft."""
+    """Saves a random head in float32.
+
+    Args:
+        target: What it drafts for.
+        folder: Where to.
+        seed, scale: Of its weights.
+        ids: Those that it can draft; None for all.
+        num_modules: Of a head for multi-token prediction; None for an EAGLE-3 head.
+        changes: To its configuration.
+    """
     if ids is not None:
         changes["draft_vocab_size"] = len(ids)
     torch.manual_seed(seed)
-    config = small_config(target, **changes)
-    head = Eagle3Head(config, None if ids is None else torch.tensor(ids))
+    target_ids = None if ids is None else torch.tensor(ids)
+    if num_modules is None:
+        head = Eagle3Head(small_config(target, **changes), target_ids)
+    else:
+        shape = small_shape(target) | {"feature_layers": (target.config.num_hidden_layers,)}
+        config = MtpConfig(**(shape | changes), num_modules=num_modules)
+        head = MtpHead(config, target_ids)
     with torch.no_grad():
         for parameter in head.parameters():
             if parameter.ndim > 1:
@@ -63,14 +95,15 @@ def with_head(target: Any, folder: Path, num_drafts: int = 3, **options: Any) ->
     """An LLM that drafts with the head of a folder."""
     names = ("draft_sample_method", "rejection_sample_method", "confidence_threshold")
     config = {name: options.pop(name) for name in names if name in options}
-    config |= {"method": "eagle3", "model": folder, "num_speculative_tokens": num_drafts}
+    config |= {"model": folder, "num_speculative_tokens": num_drafts}
     return LLM(target, speculative_config=config, **options)
 
 
 @functools.cache
-def loaded(target: Any, folder: Path) -> Eagle3Head:
+def loaded(target: Any, folder: Path) -> Head:
     """The head of a folder, joined to a target."""
-    return load_head(folder, load_model(target))
+    load = load_mtp if kind_of_head(folder) == "mtp" else load_head
+    return load(folder, load_model(target))
 
 
 @torch.inference_mode()
@@ -78,26 +111,38 @@ def law_from_scratch(target: Any, folder: Path, text: list[int], drafts: list[in
     """Draft logits over the head's ids after a decided text and drafts, without any cache."""
     head = loaded(target, folder)
     states = target(torch.tensor([text]), output_hidden_states=True).hidden_states
-    chosen = [states[layer][:, :-1] for layer in head.config.feature_layers]
-    hidden, tokens = head.fuse(tuple(chosen)), [*text[1:], *drafts]
-    keys: list[Tensor] = []
-    values: list[Tensor] = []
+    hidden = head.fuse(tuple(states[layer][:, :-1] for layer in head.config.feature_layers))
+    ids, length = torch.tensor([[*text, *drafts]]), len(text) - 1
+    positions = torch.arange(length)[None]
+    if isinstance(head, MtpHead) and head.config.num_modules > 1:
+        for module in range(len(drafts) + 1):
+            tokens = ids[:, module + 1 : module + 1 + length]
+            angles = head.angles(positions)
+            hidden = head(tokens, hidden, angles, Remembered(), module)
+        return head.logits(hidden, len(drafts))[0, -1]
+    attend = Remembered()
+    hidden = head(ids[:, 1 : 1 + length], hidden, head.angles(positions), attend)[:, -1:]
+    for slot in range(length, ids.shape[1] - 1):
+        angles = head.angles(torch.tensor([[slot]]))
+        hidden = head(ids[:, slot + 1 : slot + 2], hidden, angles, attend)
+    return head.logits(hidden)[0, -1]
 
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        keys.append(key)
-        values.append(value)
-        return functional.scaled_dot_product_attention(
+
+class Remembered:
+    """Attention over everything that it was ever given."""
+
+    def __init__(self) -> None:
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        self.keys.append(key)
+        self.values.append(value)
+        attended = functional.scaled_dot_product_attention(
             query,
-            torch.cat(keys, 2),
-            torch.cat(values, 2),
+            torch.cat(self.keys, 2),
+            torch.cat(self.values, 2),
             is_causal=query.shape[2] > 1,
             enable_gqa=True,
-        ).transpose(1, 2)
-
-    length = len(text) - 1
-    ids = torch.tensor([tokens[:length]])
-    hidden = head(ids, hidden, head.angles(torch.arange(length)[None]), attend)[:, -1:]
-    for slot in range(length, len(tokens)):
-        angles = head.angles(torch.tensor([[slot]]))
-        hidden = head(torch.tensor([[tokens[slot]]]), hidden, angles, attend)
-    return head.logits(hidden)[0, -1]
+        )
+        return attended.transpose(1, 2)

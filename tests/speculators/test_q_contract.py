@@ -25,6 +25,7 @@ from scipy import stats
 from fairdraft import LLM, SamplingParams
 from fairdraft.audit.faults import FAULTS
 from fairdraft.speculators import DraftState, Proposal
+from fairdraft.speculators.chain import DraftChain
 from tests.engine.toys import speculating, tiny_llama
 from tests.speculators.small_heads import save_small, with_head
 
@@ -111,7 +112,7 @@ def draft_model(folder: Path, **options: Any) -> LLM:
     return speculating(target, draft, NUM_DRAFTS, max_num_seqs=BATCH, **options)
 
 
-def eagle3(**changes: Any) -> Callable[..., LLM]:
+def head(**changes: Any) -> Callable[..., LLM]:
     def build(folder: Path, **options: Any) -> LLM:
         target = tiny_llama(0, vocab_size=VOCAB, max_model_len=CONTEXT)
         save_small(target, folder, **changes)
@@ -152,14 +153,19 @@ class ByLastTwo:
 
 SAMPLED = {
     "draft_model": draft_model,
-    "eagle3": eagle3(),
-    "eagle3, one state, 4 of 6 ids": eagle3(feature_layers=(2,), ids=[0, 2, 3, 5]),
+    "eagle3": head(),
+    "eagle3, one state, 4 of 6 ids": head(feature_layers=(2,), ids=[0, 2, 3, 5]),
+    "mtp, one module": head(num_modules=1),
+    "mtp, modules": head(num_modules=NUM_DRAFTS),
     "custom": custom(ByLastTwo()),
 }
 #: with a stop on flat laws; given that a draft is present, its law is still q
 STOPPED = {
     "draft_model": lambda folder: draft_model(folder, confidence_threshold=0.4),
-    "eagle3": lambda folder: eagle3(scale=2.0)(folder, confidence_threshold=0.4),
+    "eagle3": lambda folder: head(scale=2.0)(folder, confidence_threshold=0.4),
+    "mtp, modules": lambda folder: head(scale=2.0, num_modules=NUM_DRAFTS)(
+        folder, confidence_threshold=0.4
+    ),
     "custom": lambda folder: custom(ByLastTwo())(folder, confidence_threshold=0.4),
 }
 GREEDY = {"draft_sample_method": "greedy"}
@@ -168,7 +174,8 @@ POINTS = {
     "suffix": suffix,
     "custom": custom(lambda ids, most: np.sort(ids)[:most]),
     "draft_model, greedy": lambda folder: draft_model(folder, **GREEDY),
-    "eagle3, greedy": lambda folder: eagle3()(folder, **GREEDY),
+    "eagle3, greedy": lambda folder: head()(folder, **GREEDY),
+    "mtp, modules, greedy": lambda folder: head(num_modules=NUM_DRAFTS)(folder, **GREEDY),
 }
 FILTERS = [{"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.3}, {"top_k": 4, "top_p": 0.9}]
 #: parameters of request i, and the length of its random prompt; 0 is one prompt for all
@@ -250,25 +257,30 @@ def test_point_masses_are_functions_of_the_decided_text(
 def test_planted_fault_is_refused(fault: str, scenario: str, tmp_path: Path) -> None:
     [planted] = [known for name, known in FAULTS.items() if name == fault]
     with planted.planted() as planting:
-        tables = run(eagle3()(tmp_path), scenario)
+        tables = run(head()(tmp_path), scenario)
     assert planting.count > 0
     assert tables.failures()
 
 
-@pytest.mark.parametrize(("wrong", "scenario"), [("row", "low temperature"), ("step", "one text")])
+@pytest.mark.parametrize(
+    ("num_modules", "wrong", "scenario"),
+    [(None, "row", "low temperature"), (None, "step", "one text"), (3, "step", "one text")],
+)
 def test_a_law_of_another_draft_is_refused(
-    wrong: str, scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    num_modules: int | None,
+    wrong: str,
+    scenario: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """q of the neighbouring row; q of the first draft for the second.
 
     The head's weights are large, so that what it reads makes a difference to what it says.
     """
-    from fairdraft.speculators import Eagle3Speculator
+    draw = DraftChain.draw
 
-    propose = Eagle3Speculator.propose
-
-    def faulty(self: Eagle3Speculator, state: DraftState) -> Proposal:
-        proposal = propose(self, state)
+    def faulty(self: DraftChain, *args: Any) -> Proposal:
+        proposal = draw(self, *args)
         assert isinstance(proposal, Proposal)
         laws = proposal.draft_logits
         if isinstance(laws, torch.Tensor):
@@ -280,5 +292,5 @@ def test_a_law_of_another_draft_is_refused(
             proposal.draft_logits = laws
         return proposal
 
-    monkeypatch.setattr(Eagle3Speculator, "propose", faulty)
-    assert run(eagle3(scale=2.0)(tmp_path), scenario).failures()
+    monkeypatch.setattr(DraftChain, "draw", faulty)
+    assert run(head(scale=2.0, num_modules=num_modules)(tmp_path), scenario).failures()

@@ -1,6 +1,8 @@
-"""Trains the embedded EAGLE-3 head on text that the embedded target writes itself.
+"""Trains heads for the embedded target on text that it writes itself.
 
 python -m train.pocket.heads --output out/eagle3
+python -m train.pocket.heads --head mtp --corpus out/eagle3/corpus.safetensors \\
+    --output out/mtp
 cp out/eagle3/config.json out/eagle3/model.safetensors src/fairdraft/pocket/eagle3/
 """
 
@@ -10,14 +12,21 @@ import argparse
 import copy
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from fairdraft.models import CausalLM, load_model
-from fairdraft.training import Corpus, HeadShape, Settings, read_corpus, train_eagle3
-from fairdraft.training.eagle3 import measured
+from fairdraft.training import (
+    Corpus,
+    HeadShape,
+    Settings,
+    read_corpus,
+    train_eagle3,
+    train_mtp,
+)
+from fairdraft.training.head import measured
 from train.pocket.teacher import Decoder, Sampling
 
 
@@ -32,22 +41,35 @@ class Recipe:
     num_prompts: int
 
 
+TRAININGS = {"eagle3": train_eagle3, "mtp": train_mtp}
 # a step of `light` reads 6.0 MB of float32 weights on a CPU, one of the draft model 5.9 MB; `wide`
-# fills 3 MB in bf16 and reads 7.3 MB
+# fills 3 MB in bf16 and reads 7.3 MB; a step of `single` reads 6.6 MB
 SHAPES = {
-    "light": HeadShape(
-        feature_layers=(1, 2, 4),
-        draft_vocab_size=2048,
-        num_attention_heads=4,
-        num_key_value_heads=1,
-        intermediate_size=288,
-    ),
-    "wide": HeadShape(
-        feature_layers=(1, 2, 4),
-        draft_vocab_size=2048,
-        num_key_value_heads=1,
-        intermediate_size=432,
-    ),
+    "eagle3": {
+        "light": HeadShape(
+            feature_layers=(1, 2, 4),
+            draft_vocab_size=2048,
+            num_attention_heads=4,
+            num_key_value_heads=1,
+            intermediate_size=288,
+        ),
+        "wide": HeadShape(
+            feature_layers=(1, 2, 4),
+            draft_vocab_size=2048,
+            num_key_value_heads=1,
+            intermediate_size=432,
+        ),
+    },
+    "mtp": {
+        name: HeadShape(
+            draft_vocab_size=2048,
+            num_attention_heads=4,
+            num_key_value_heads=1,
+            intermediate_size=288,
+            num_modules=num_modules,
+        )
+        for name, num_modules in {"single": 1, "modules": 4}.items()
+    },
 }
 RECIPES = {
     "toy": Recipe(
@@ -106,17 +128,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--recipe", choices=sorted(RECIPES), default="good")
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="light")
+    parser.add_argument("--head", choices=sorted(SHAPES), default="eagle3")
+    parser.add_argument("--shape", help="of the head; its first one unless told otherwise")
     parser.add_argument("--corpus", type=Path, help="a corpus saved by an earlier run")
     parser.add_argument("--seconds", type=float, help="of training, in place of the recipe's")
     parser.add_argument("--no-compile", action="store_true", help="run the loss as it is written")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
+    shapes = SHAPES[args.head]
+    if args.shape not in (None, *shapes):
+        parser.error(f"--shape {args.shape}: of --head {args.head} choose {', '.join(shapes)}")
+    shape = shapes[args.shape or next(iter(shapes))]
     begin, recipe = time.monotonic(), RECIPES[args.recipe]
     settings = recipe.settings
     if args.seconds is not None:
-        settings = Settings(**{**settings.as_dict(), "seconds": args.seconds})
+        settings = replace(settings, seconds=args.seconds)
+    if shape.num_modules is not None and shape.num_modules > 1:
+        settings = replace(settings, num_drafts=shape.num_modules)
     args.output.mkdir(parents=True, exist_ok=True)
     target = load_model("pocket", device=args.device)
     saved = args.corpus or args.output / "corpus.safetensors"
@@ -133,12 +162,12 @@ def main() -> None:
     def say(line: str) -> None:
         print(f"{time.monotonic() - begin:5.0f} s  {line}", flush=True)
 
-    report = train_eagle3(
+    report = TRAININGS[args.head](
         target,
         corpus,
         args.output,
         settings,
-        SHAPES[args.shape],
+        shape,
         resume=args.resume,
         num_prompts=recipe.num_prompts,
         compiled=on_gpu and not args.no_compile,

@@ -32,7 +32,7 @@ Draft = Annotated[
 Method = Annotated[
     str | None,
     typer.Option(
-        help="Speculator: draft_model, ngram, suffix, prediction, eagle3, custom, or none.",
+        help="Speculator: draft_model, ngram, suffix, prediction, eagle3, mtp, custom, or none.",
         metavar="NAME",
         rich_help_panel=SPECULATION,
     ),

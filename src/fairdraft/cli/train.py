@@ -47,37 +47,53 @@ def _number(help_text: str, panel: str, name: str | None = None) -> Any:
     return typer.Option(*names, help=help_text, rich_help_panel=panel)
 
 
+SelfTokens = Annotated[int, _number("Ids that 'self' samples.", options.INPUT)]
+Resume = Annotated[bool, _number("Go on from the checkpoint in the folder.", TRAINING, "--resume")]
+Steps = Annotated[int, _number("Optimizer steps.", TRAINING)]
+Minutes = Annotated[float | None, _number("A limit by the clock.", TRAINING)]
+Batch = Annotated[int, _number("Windows a step.", TRAINING)]
+Length = Annotated[int, _number("Ids of a window.", TRAINING)]
+LearningRate = Annotated[float, _number("At the plateau.", TRAINING)]
+NumSpeculativeTokens = Annotated[
+    int, _number("Drafts a round to train for.", TRAINING, "--num-speculative-tokens")
+]
+TvWeight = Annotated[
+    float, _number("Weight of the total variation on top of the paper's cross-entropy.", TRAINING)
+]
+Seed = Annotated[int, _number("Of weights and windows.", TRAINING)]
+Compiled = Annotated[bool, _number("Compile the loss.", TRAINING, "--compile")]
+FeatureLayers = Annotated[str | None, _number("States that are read, e.g. 2,16,29.", SHAPE)]
+Modules = Annotated[
+    int,
+    _number("1: a single module, applied again to its own output; or one a draft.", SHAPE),
+]
+DraftVocabSize = Annotated[
+    int | None, _number("Ids that are drafted: the most frequent ones.", SHAPE)
+]
+NumKeyValueHeads = Annotated[int | None, _number("Key/value heads.", SHAPE)]
+IntermediateSize = Annotated[int | None, _number("Width of the MLP.", SHAPE)]
+
+
 @guarded
 def eagle3(
     data: Data,
     output: Output,
     model: options.Model = POCKET,
-    self_tokens: Annotated[int, _number("Ids that 'self' samples.", options.INPUT)] = 500_000,
-    resume: Annotated[
-        bool, _number("Go on from the checkpoint in the folder.", TRAINING, "--resume")
-    ] = False,
-    steps: Annotated[int, _number("Optimizer steps.", TRAINING)] = 2000,
-    minutes: Annotated[float | None, _number("A limit by the clock.", TRAINING)] = None,
-    batch: Annotated[int, _number("Windows a step.", TRAINING)] = 16,
-    length: Annotated[int, _number("Ids of a window.", TRAINING)] = 256,
-    learning_rate: Annotated[float, _number("At the plateau.", TRAINING)] = 1e-3,
-    num_speculative_tokens: Annotated[
-        int, _number("Drafts a round to train for.", TRAINING, "--num-speculative-tokens")
-    ] = 5,
-    tv_weight: Annotated[
-        float,
-        _number("Weight of the total variation on top of the paper's cross-entropy.", TRAINING),
-    ] = 0.0,
-    seed: Annotated[int, _number("Of weights and windows.", TRAINING)] = 0,
-    compiled: Annotated[bool, _number("Compile the loss.", TRAINING, "--compile")] = False,
-    feature_layers: Annotated[
-        str | None, _number("States that are read, e.g. 2,16,29.", SHAPE)
-    ] = None,
-    draft_vocab_size: Annotated[
-        int | None, _number("Ids that are drafted: the most frequent ones.", SHAPE)
-    ] = None,
-    num_key_value_heads: Annotated[int | None, _number("Key/value heads.", SHAPE)] = None,
-    intermediate_size: Annotated[int | None, _number("Width of the MLP.", SHAPE)] = None,
+    self_tokens: SelfTokens = 500_000,
+    resume: Resume = False,
+    steps: Steps = 2000,
+    minutes: Minutes = None,
+    batch: Batch = 16,
+    length: Length = 256,
+    learning_rate: LearningRate = 1e-3,
+    num_speculative_tokens: NumSpeculativeTokens = 5,
+    tv_weight: TvWeight = 0.0,
+    seed: Seed = 0,
+    compiled: Compiled = False,
+    feature_layers: FeatureLayers = None,
+    draft_vocab_size: DraftVocabSize = None,
+    num_key_value_heads: NumKeyValueHeads = None,
+    intermediate_size: IntermediateSize = None,
     tokenizer: options.Tokenizer = None,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -86,36 +102,80 @@ def eagle3(
 
     Progress goes to stderr. A run that was stopped goes on with --resume.
     """
-    layers = _layers(feature_layers)
+    return _train("eagle3", locals())
+
+
+@guarded
+def mtp(
+    data: Data,
+    output: Output,
+    model: options.Model = POCKET,
+    self_tokens: SelfTokens = 500_000,
+    resume: Resume = False,
+    steps: Steps = 2000,
+    minutes: Minutes = None,
+    batch: Batch = 16,
+    length: Length = 256,
+    learning_rate: LearningRate = 1e-3,
+    num_speculative_tokens: NumSpeculativeTokens = 5,
+    tv_weight: TvWeight = 0.0,
+    seed: Seed = 0,
+    compiled: Compiled = False,
+    modules: Modules = 1,
+    draft_vocab_size: DraftVocabSize = None,
+    num_key_value_heads: NumKeyValueHeads = None,
+    intermediate_size: IntermediateSize = None,
+    tokenizer: options.Tokenizer = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+) -> int:
+    """Train modules for multi-token prediction: layers that draft from the target's last state.
+
+    Progress goes to stderr. A run that was stopped goes on with --resume.
+    """
+    return _train("mtp", locals())
+
+
+def _train(kind: str, given: dict[str, Any]) -> int:
+    """Trains a head from what a command was given, by the names of its parameters."""
+    layers = _layers(given.get("feature_layers"))
     import torch
 
     from fairdraft.models import load_model
-    from fairdraft.training import HeadShape, Settings, train_eagle3
+    from fairdraft.training import HeadShape, Settings, train_eagle3, train_mtp
     from fairdraft.training.picture import check_plot_library
 
     check_plot_library()
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if given["threads"] is not None:
+        torch.set_num_threads(given["threads"])
+    same = ("steps", "batch", "length", "learning_rate", "tv_weight", "seed")
+    minutes = given["minutes"]
     settings = Settings(
-        steps=steps,
+        **{name: given[name] for name in same},
         seconds=None if minutes is None else 60 * minutes,
-        batch=batch,
-        length=length,
-        learning_rate=learning_rate,
-        num_drafts=num_speculative_tokens,
-        tv_weight=tv_weight,
-        seed=seed,
+        num_drafts=given["num_speculative_tokens"],
     )
+    same = ("draft_vocab_size", "num_key_value_heads", "intermediate_size")
     shape = HeadShape(
+        **{name: given[name] for name in same},
         feature_layers=layers,
-        draft_vocab_size=draft_vocab_size,
-        num_key_value_heads=num_key_value_heads,
-        intermediate_size=intermediate_size,
+        num_modules=given.get("modules"),
     )
-    target = load_model(model, tokenizer, device=device)
-    corpus = _corpus(data, target, output, self_tokens, seed)
+    target = load_model(given["model"], given["tokenizer"], device=given["device"])
+    output, seed = given["output"], given["seed"]
+    corpus = _corpus(given["data"], target, output, given["self_tokens"], seed)
     say(f"{corpus.num_documents:,} texts, {len(corpus.ids):,} ids")
-    train_eagle3(target, corpus, output, settings, shape, resume=resume, compiled=compiled, say=say)
+    train = {"eagle3": train_eagle3, "mtp": train_mtp}[kind]
+    train(
+        target,
+        corpus,
+        output,
+        settings,
+        shape,
+        resume=given["resume"],
+        compiled=given["compiled"],
+        say=say,
+    )
     say(f"wrote {output}; generate with --draft {output}")
     return 0
 
@@ -159,4 +219,5 @@ def register(app: typer.Typer) -> None:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     train.command(name="eagle3")(eagle3)
+    train.command(name="mtp")(mtp)
     app.add_typer(train)

@@ -11,9 +11,11 @@ from typing import Any
 
 from fairdraft.engine.checks import check_integer, check_number
 from fairdraft.ops.verify import AnyRule
-from fairdraft.speculators.heads import is_head
+from fairdraft.speculators.heads import kind_of_head
 
-METHODS = ("draft_model", "ngram", "suffix", "prediction", "eagle3", "custom")
+METHODS = ("draft_model", "ngram", "suffix", "prediction", "eagle3", "mtp", "custom")
+#: methods whose `model` is a head
+HEADS = ("eagle3", "mtp")
 DRAFT_SAMPLE_METHODS = ("probabilistic", "greedy")
 #: names of embedded heads, and what `pocket.path` calls them
 POCKET_HEADS = {"pocket-eagle3": "eagle3"}
@@ -39,8 +41,8 @@ class SpeculativeConfig:
     """Which speculator proposes, and how many tokens a round.
 
     Attributes:
-        method: "draft_model", "ngram", "suffix", "prediction", "eagle3" or "custom"; None reads it
-            from `model`.
+        method: "draft_model", "ngram", "suffix", "prediction", "eagle3", "mtp" or "custom"; None
+            reads it from `model`.
         model: Of the draft model: a path, a name, or a loaded `PreTrainedModel`. Of a head: its
             folder, or "pocket-eagle3". Of a custom speculator: see `speculators.new_custom`.
         tokenizer: Of a loaded draft model, so that its vocabulary can be compared; optional.
@@ -196,7 +198,7 @@ class SpeculativeConfig:
             )
 
     def _check_model(self) -> None:
-        takes_head = self.method == "eagle3"
+        takes_head = self.method in HEADS
         if self.model is None:
             needed = "the folder of a head" if takes_head else "a path, a name or a loaded model"
             if self.method == "custom":
@@ -227,6 +229,6 @@ def infer_method(model: Any) -> str:
         return "draft_model"
     if str(model) == "ngram":
         return "ngram"
-    if str(model) in POCKET_HEADS or is_head(Path(model).expanduser()):
-        return "eagle3"
-    return "draft_model"
+    if str(model) in POCKET_HEADS:
+        return POCKET_HEADS[str(model)]
+    return kind_of_head(Path(model).expanduser()) or "draft_model"

@@ -11,6 +11,7 @@ from fairdraft.models import CausalLM, load_model
 from fairdraft.speculators import (
     DraftModelSpeculator,
     Eagle3Speculator,
+    HeadSpeculator,
     NgramSpeculator,
     PastOutputs,
     PredictionSpeculator,
@@ -18,8 +19,9 @@ from fairdraft.speculators import (
     SuffixSpeculator,
     match_vocabularies,
     new_custom,
+    new_mtp,
 )
-from fairdraft.speculators.heads import CachedHead, load_head
+from fairdraft.speculators.heads import CachedHead, Head, load_head, load_mtp
 
 
 def new_speculator(
@@ -51,10 +53,17 @@ def new_speculator(
             config.model, num_drafts, target, greedy=is_greedy, confidence_threshold=threshold
         )
     if config.method == "eagle3":
-        head = load_head(head_folder(config.model), target)
-        num_slots = min(head.config.max_position_embeddings, target.max_model_len)
-        cached = CachedHead(head, num_slots)
+        cached = _cached(load_head(head_folder(config.model), target), target)
         return Eagle3Speculator(
+            cached,
+            num_drafts,
+            target.vocab_size,
+            greedy=is_greedy,
+            confidence_threshold=threshold,
+        )
+    if config.method == "mtp":
+        cached = _cached(load_mtp(head_folder(config.model), target), target)
+        return new_mtp(
             cached,
             num_drafts,
             target.vocab_size,
@@ -89,7 +98,7 @@ def describe_speculator(
             f"{text}, {draft.name}, {draft.num_parameters:,} parameters, "
             f"{config.draft_sample_method} drafts, {speculator.vocabulary.describe()}"
         )
-    if isinstance(speculator, Eagle3Speculator):
+    if isinstance(speculator, HeadSpeculator):
         return f"{text}, {config.draft_sample_method} drafts, {speculator.describe(max_model_len)}"
     if config.method == "suffix" and config.suffix_decoding_max_cached_requests:
         return (
@@ -146,3 +155,7 @@ def load_once(model: Any, tokenizer: Any, dtype: str | None, device: str, role: 
             raise ValueError(f"{role}: tokenizer= goes to load_model when a CausalLM is passed")
         return model
     return load_model(model, tokenizer, dtype=dtype, device=device, role=role)
+
+
+def _cached(head: Head, target: CausalLM) -> CachedHead:
+    return CachedHead(head, min(head.config.max_position_embeddings, target.max_model_len))

@@ -9,6 +9,8 @@ from fairdraft.speculators.custom import (
 from fairdraft.speculators.draft_model import DraftModelSpeculator
 from fairdraft.speculators.eagle3 import Eagle3Speculator
 from fairdraft.speculators.features import Features
+from fairdraft.speculators.head import HeadSpeculator
+from fairdraft.speculators.mtp import MtpModulesSpeculator, MtpSpeculator, new_mtp
 from fairdraft.speculators.ngram import NgramSpeculator, lookup
 from fairdraft.speculators.past_outputs import PastOutputs
 from fairdraft.speculators.plugins import new_custom
@@ -31,7 +33,10 @@ __all__ = [
     "Features",
     "Guessed",
     "Guesses",
+    "HeadSpeculator",
     "LogitsSpeculator",
+    "MtpModulesSpeculator",
+    "MtpSpeculator",
     "NgramSpeculator",
     "OutputReader",
     "PastOutputs",
@@ -47,4 +52,5 @@ __all__ = [
     "lookup",
     "match_vocabularies",
     "new_custom",
+    "new_mtp",
 ]

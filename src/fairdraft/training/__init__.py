@@ -2,7 +2,9 @@
 
 from fairdraft.training.acceptance import Acceptance, measure_acceptance
 from fairdraft.training.corpus import Corpus, read_corpus
-from fairdraft.training.eagle3 import HeadShape, train_eagle3
+from fairdraft.training.eagle3 import train_eagle3
+from fairdraft.training.head import HeadShape
+from fairdraft.training.mtp import train_mtp
 from fairdraft.training.selftext import sample_corpus
 from fairdraft.training.settings import Settings
 
@@ -15,4 +17,5 @@ __all__ = [
     "read_corpus",
     "sample_corpus",
     "train_eagle3",
+    "train_mtp",
 ]

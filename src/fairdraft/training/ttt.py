@@ -1,8 +1,10 @@
 """Training-time test: the head runs on its own output, as it will while drafting.
 
-Step i continues every slot by i drafts at once. Its query sees the slots of step 0 up to its own,
-made of the target's states, and of each later step only the slot it came through: exactly what the
-cache holds when a round has drafted i tokens. Source: Li et al. 2025 (EAGLE-3), section 3.
+Step i continues every slot by i drafts at once. Of a head of one layer its query sees the slots of
+step 0 up to its own, made of the target's states, and of each later step only the slot it came
+through: exactly what the cache holds when a round has drafted i tokens (Li et al. 2025, EAGLE-3,
+section 3). Of a head of several modules step i is module i, whose query sees that module's slots up
+to its own (DeepSeek-AI 2024, DeepSeek-V3, section 2.2).
 
 Axes: B windows, W ids of a window, L slots, T steps, H width, C draft ids, V target ids.
 """
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairdraft.speculators.heads import Eagle3Head
+from fairdraft.speculators.heads import Head
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class StepAttention:
 
 
 def ttt_losses(
-    head: Eagle3Head,
+    head: Head,
     window: Tensor,
     states: tuple[Tensor, ...],
     probs: Tensor,
@@ -91,20 +93,42 @@ def ttt_losses(
         tv_weight: Weight of 1 - sum_x min(p, q).
     """
     length = window.shape[1] - num_drafts
-    hidden = head.fuse(states)
-    attend = StepAttention(head.config.head_dim**-0.5)
+    outputs = step_outputs(head, window, states, angles, num_drafts)
     entropies, overlaps = [], []
-    total = hidden.new_zeros((), dtype=torch.float32)
-    cos, sin = angles
-    for step in range(num_drafts):
-        tokens = window[:, 1 + step : 1 + step + length]
-        here = slice(step, step + length)
-        hidden = head(tokens, hidden, (cos[:, :, here], sin[:, :, here]), attend)
-        log_q = head.logits(hidden).float().log_softmax(-1)
-        p = probs[:, here]
+    total = outputs[0].new_zeros((), dtype=torch.float32)
+    for step, hidden in enumerate(outputs):
+        module = step if head.num_modules > 1 else 0
+        log_q = head.logits(hidden, module).float().log_softmax(-1)
+        p = probs[:, step : step + length]
         entropy = -(p * log_q).sum(-1).mean()
         overlap = torch.minimum(p, log_q.exp()).sum(-1).mean()
         total = total + decay**step * (entropy + tv_weight * (1 - overlap))
         entropies.append(entropy.detach())
         overlaps.append(overlap.detach())
     return Losses(total, torch.stack(entropies), torch.stack(overlaps))
+
+
+def step_outputs(
+    head: Head,
+    window: Tensor,
+    states: tuple[Tensor, ...],
+    angles: tuple[Tensor, Tensor],
+    num_drafts: int,
+) -> list[Tensor]:
+    """What the slots of each step give, T times [B, L, H]; the arguments are `ttt_losses`'s."""
+    length = window.shape[1] - num_drafts
+    hidden = head.fuse(states)
+    attend = StepAttention(head.config.head_dim**-0.5)
+    cos, sin = angles
+    outputs = []
+    for step in range(num_drafts):
+        tokens = window[:, 1 + step : 1 + step + length]
+        if head.num_modules > 1:
+            # a module's slots stay where they are, and it sees none of another's
+            module, here = step, slice(length)
+            attend = StepAttention(head.config.head_dim**-0.5)
+        else:
+            module, here = 0, slice(step, step + length)
+        hidden = head(tokens, hidden, (cos[:, :, here], sin[:, :, here]), attend, module)
+        outputs.append(hidden)
+    return outputs

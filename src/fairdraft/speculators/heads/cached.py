@@ -13,8 +13,8 @@ from fairdraft.models import RaggedCache
 from fairdraft.models.attention import attend
 from fairdraft.models.masks import AlignedMasks, AttentionKind, additive_mask
 from fairdraft.models.packing import can_pack
-from fairdraft.speculators.heads.fused import FusedHead
-from fairdraft.speculators.heads.network import Eagle3Head
+from fairdraft.speculators.heads.fused import fused
+from fairdraft.speculators.heads.head import Head
 
 _FULL = AttentionKind("full")
 
@@ -31,12 +31,12 @@ class CachedHead:
         num_slots: As given.
     """
 
-    def __init__(self, head: Eagle3Head, num_slots: int) -> None:
+    def __init__(self, head: Head, num_slots: int) -> None:
         self.head = head
         self.num_slots = num_slots
-        weight = head.fc.weight
+        weight = head.first_weight
         self.device, self.dtype = weight.device, weight.dtype
-        self._fused = FusedHead(head) if can_pack(head) else None
+        self._network = fused(head) if can_pack(head) else head
         self.cache = RaggedCache(num_slots)
         self._masks = AlignedMasks(num_slots, self.dtype, self.device)
         self._angles = (torch.empty(0), torch.empty(0))
@@ -48,6 +48,7 @@ class CachedHead:
         start: np.ndarray,
         num_tokens: np.ndarray | None = None,
         first_row: int = 0,
+        module: int = 0,
     ) -> Tensor:
         """Runs one block of slots a row and keeps their keys and values.
 
@@ -57,6 +58,7 @@ class CachedHead:
             start: First slot of each row [B], 0 to `num_slots`.
             num_tokens: Slots of each row [B], 0 to Q; None for Q. None may end past `num_slots`.
             first_row: Row of the cache that the first row of the block is.
+            module: Module whose slots they are.
 
         Returns:
             [B, Q, H]; padding holds anything.
@@ -65,23 +67,23 @@ class CachedHead:
         counts = np.full(len(start), width) if num_tokens is None else num_tokens
         assert (start >= 0).all() and (start + counts <= self.num_slots).all()
         positions, mask = self._begin(start, width, first_row)
-        layer = self.head.layers[0] if self._fused is None else self._fused.layer
 
         def attend_cached(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            keys, values = self.cache.update(key, value, 0)
+            keys, values = self.cache.update(key, value, module)
             return attend(query, keys, values, mask, None)
 
         assert self.head.embed_tokens is not None
         embedded = self.head.embed_tokens(token_ids.to(self.device))
-        return layer(embedded, hidden, self._rotations(positions), attend_cached)
+        angles = self._rotations(positions)
+        return self._network.step(embedded, hidden, angles, attend_cached, module)
 
     def fuse(self, states: tuple[Tensor, ...]) -> Tensor:
-        """Makes one vector a position of the target's states, as `Eagle3Head.fuse`."""
-        return (self._fused or self.head).fuse(states)
+        """Makes one vector a position of the target's states, as `Head.fuse`."""
+        return self._network.fuse(states)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits over the draft ids from outputs, as `Eagle3Head.logits`."""
-        return (self._fused or self.head).logits(hidden)
+    def logits(self, hidden: Tensor, module: int = 0) -> Tensor:
+        """Logits over the draft ids from outputs, as `Head.logits`."""
+        return self._network.logits(hidden, module)
 
     def _begin(self, start: np.ndarray, width: int, first_row: int) -> tuple[Tensor, Tensor]:
         first, last = int(start.min()), int(start.max())

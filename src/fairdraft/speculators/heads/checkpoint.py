@@ -1,9 +1,8 @@
-"""Loading a head for a target, or refusing it with a reason; saving it in a public layout."""
+"""Loading a head for a target, or refusing it with a reason; saving it in a layout."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,10 @@ import torch
 from torch import Tensor
 
 from fairdraft.models import CausalLM
-from fairdraft.speculators.heads.config import Eagle3Config
-from fairdraft.speculators.heads.files import CONFIG, read_checkpoint, write_checkpoint
+from fairdraft.speculators.heads import mtp_layout
+from fairdraft.speculators.heads.config import Eagle3Config, HeadConfig, MtpConfig
+from fairdraft.speculators.heads.files import peek_config, read_checkpoint, write_checkpoint
+from fairdraft.speculators.heads.head import Head
 from fairdraft.speculators.heads.layouts import (
     Layout,
     layout_of,
@@ -23,6 +24,7 @@ from fairdraft.speculators.heads.layouts import (
     write_config,
     write_tensors,
 )
+from fairdraft.speculators.heads.mtp import MtpHead
 from fairdraft.speculators.heads.network import Eagle3Head
 
 _MAPS = ("d2t", "t2d")
@@ -53,24 +55,51 @@ def load_head(folder: str | Path, target: CausalLM) -> Eagle3Head:
         owns_embedding="embed_tokens.weight" in tensors,
         owns_output="lm_head.weight" in tensors,
     )
-    weights = {key: value for key, value in tensors.items() if key not in _MAPS}
-    _fill(head, weights, name)
-    head = head.to(target.device, target.dtype).eval().requires_grad_(False)
-    join(head, target, name)
+    _settle(head, tensors, target, name)
     return head
 
 
-def is_head(folder: Path) -> bool:
-    """Whether a folder holds a head that `load_head` would try."""
-    path = folder / CONFIG
+def load_mtp(folder: str | Path, target: CausalLM) -> MtpHead:
+    """Loads a head for multi-token prediction and joins it to its target.
+
+    Args:
+        folder: A checkpoint as `mtp_layout` describes it; it may be the target's own folder, of
+            which nothing but the modules is read.
+        target: What it drafts for; the head takes its device and type.
+
+    Returns:
+        The head in evaluation mode, sharing the target's embedding and output rows.
+
+    Raises:
+        ValueError: As `load_head`.
+    """
+    name, path = str(folder), Path(folder).expanduser()
+    raw = peek_config(path)
+    config = mtp_layout.read_config(raw, name)
+    check_target(config, target, name)
+    _, found = read_checkpoint(path, lambda tensor: mtp_layout.belongs(tensor, config))
+    tensors = mtp_layout.read_tensors(found, config)
+    mtp_layout.drop_copies(tensors, target, name)
+    head = MtpHead(config, target_ids(tensors, config, name))
+    _settle(head, tensors, target, name)
+    return head
+
+
+def kind_of_head(folder: Path) -> str | None:
+    """The method that a folder's head is for, or None if the folder holds no head.
+
+    A model that brings modules of its own is a model: method "mtp" has to be asked for.
+    """
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and states_eagle3(config)
+        config = peek_config(folder)
+    except ValueError:
+        return None
+    if mtp_layout.states_mtp(config):
+        return "mtp"
+    return "eagle3" if states_eagle3(config) else None
 
 
-def join(head: Eagle3Head, target: CausalLM, name: str = "the head") -> None:
+def join(head: Head, target: CausalLM, name: str = "the head") -> None:
     """Gives a head the target's embedding and output rows, where it has none.
 
     Raises:
@@ -96,7 +125,7 @@ def join(head: Eagle3Head, target: CausalLM, name: str = "the head") -> None:
     head.share(embedding.weight, embedding.weight if output is None else output.weight)
 
 
-def check_target(config: Eagle3Config, target: CausalLM, name: str) -> None:
+def check_target(config: HeadConfig, target: CausalLM, name: str) -> None:
     """Refuses a head that was made for another target.
 
     Raises:
@@ -131,7 +160,7 @@ def num_layers(target: CausalLM) -> int:
 
 
 def save_head(
-    head: Eagle3Head,
+    head: Head,
     folder: str | Path,
     *,
     layout: Layout = "speculators",
@@ -142,7 +171,7 @@ def save_head(
     Args:
         head: The head.
         folder: Where to; made if missing, files of the same names are replaced.
-        layout: "speculators" or "eagle".
+        layout: "speculators" or "eagle"; of an EAGLE-3 head.
         dtype: Of the weights on disk.
     """
     tensors: dict[str, Tensor] = {
@@ -152,9 +181,13 @@ def save_head(
     if config.draft_vocab_size < config.vocab_size:
         tensors["d2t"] = ids - torch.arange(len(ids))
         tensors["t2d"] = torch.zeros(config.vocab_size, dtype=torch.bool).index_fill_(0, ids, True)
-    write_checkpoint(
-        Path(folder), write_config(config, layout, dtype), write_tensors(tensors, layout)
-    )
+    if isinstance(config, MtpConfig):
+        content = mtp_layout.write_config(config, dtype)
+        tensors = mtp_layout.write_tensors(tensors, config)
+    else:
+        assert isinstance(config, Eagle3Config)
+        content, tensors = write_config(config, layout, dtype), write_tensors(tensors, layout)
+    write_checkpoint(Path(folder), content, tensors)
 
 
 def convert_head(
@@ -194,7 +227,14 @@ def convert_head(
     return config
 
 
-def _fill(head: Eagle3Head, weights: dict[str, Tensor], name: str) -> None:
+def _settle(head: Head, tensors: dict[str, Tensor], target: CausalLM, name: str) -> None:
+    """Fills a head and joins it to its target, ready for use."""
+    _fill(head, {key: value for key, value in tensors.items() if key not in _MAPS}, name)
+    head.to(target.device, target.dtype).eval().requires_grad_(False)
+    join(head, target, name)
+
+
+def _fill(head: Head, weights: dict[str, Tensor], name: str) -> None:
     expected = head.state_dict()
     missing = sorted(expected.keys() - weights.keys())
     if missing:
@@ -204,8 +244,7 @@ def _fill(head: Eagle3Head, weights: dict[str, Tensor], name: str) -> None:
     extra = sorted(weights.keys() - expected.keys())
     if extra:
         raise ValueError(
-            f"{name!r} holds {len(extra)} tensors that an EAGLE-3 head of one layer has not, "
-            f"{extra[0]!r} first"
+            f"{name!r} holds {len(extra)} tensors that {head.kind} has not, {extra[0]!r} first"
         )
     for key, tensor in weights.items():
         if tensor.shape != expected[key].shape:

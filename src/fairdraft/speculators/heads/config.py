@@ -1,4 +1,4 @@
-"""What an EAGLE-3 head is made of, and for which target."""
+"""What a head is made of, and for which target."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def default_feature_layers(num_layers: int) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True)
-class Eagle3Config:
+class HeadConfig:
     """Shape of a head and what it expects of its target.
 
     Attributes:
@@ -46,7 +46,6 @@ class Eagle3Config:
         rms_norm_eps: Of its norms.
         hidden_act: Activation of the MLP.
         rope_parameters: As transformers has them.
-        norm_before_residual: Whether the residual is taken after the norm of the hidden state.
         target_layers: Layers of the target, or None if the checkpoint does not say.
         num_trained_steps: Drafts a round that it was trained for, or None if it does not say.
         target_name: The target's name, for messages.
@@ -67,7 +66,6 @@ class Eagle3Config:
     rope_parameters: Mapping[str, Any] = field(
         default_factory=lambda: {"rope_type": "default", "rope_theta": 10000.0}
     )
-    norm_before_residual: bool = False
     target_layers: int | None = None
     num_trained_steps: int | None = None
     target_name: str | None = None
@@ -121,3 +119,41 @@ class Eagle3Config:
             bos_token_id=None,
             eos_token_id=None,
         )
+
+
+@dataclass(frozen=True)
+class Eagle3Config(HeadConfig):
+    """Shape of an EAGLE-3 head.
+
+    Attributes:
+        norm_before_residual: Whether the residual is taken after the norm of the hidden state.
+    """
+
+    norm_before_residual: bool = False
+
+
+@dataclass(frozen=True)
+class MtpConfig(HeadConfig):
+    """Shape of a head for multi-token prediction; it reads the target's last state alone.
+
+    Attributes:
+        num_modules: Modules, n. Several draft one token each; a single one is applied again to
+            its own output.
+    """
+
+    num_modules: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.num_modules, int) or self.num_modules < 1:
+            raise ValueError(f"the head has {self.num_modules!r} modules; it needs at least 1")
+        if len(self.feature_layers) != 1:
+            raise ValueError(
+                f"the head reads the states {list(self.feature_layers)}; multi-token prediction "
+                "reads the last one alone"
+            )
+        if self.target_hidden_size != self.hidden_size:
+            raise ValueError(
+                f"the head is {self.hidden_size} wide and its target {self.target_hidden_size}; "
+                "multi-token prediction needs one width"
+            )

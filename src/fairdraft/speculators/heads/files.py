@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 CONFIG = "config.json"
@@ -17,11 +18,11 @@ WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 
 
-def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Reads a folder's configuration and all of its tensors, sharded or not.
+def peek_config(folder: Path) -> dict[str, Any]:
+    """Reads a folder's configuration.
 
     Raises:
-        ValueError: If a file is missing, truncated or no checkpoint.
+        ValueError: If it is missing or no JSON object.
     """
     path = folder / CONFIG
     if not path.is_file():
@@ -32,9 +33,25 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise ValueError(f"{str(path)!r} is no JSON: {error}") from error
     if not isinstance(config, dict):
         raise ValueError(f"{str(path)!r} holds no object")
+    return config
+
+
+def read_checkpoint(
+    folder: Path, is_wanted: Callable[[str], bool] | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Reads a folder's configuration and its tensors, sharded or not.
+
+    Args:
+        folder: The checkpoint.
+        is_wanted: Says by its name whether a tensor is wanted; None for all.
+
+    Raises:
+        ValueError: If a file is missing, truncated or no checkpoint.
+    """
+    config = peek_config(folder)
     tensors: dict[str, Tensor] = {}
     for file in _weight_files(folder):
-        tensors |= _read_tensors(file)
+        tensors |= _read_tensors(file, is_wanted)
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise ValueError(
@@ -74,10 +91,13 @@ def _weight_files(folder: Path) -> list[Path]:
     raise ValueError(f"{str(folder)!r} has no weights: neither {WEIGHTS} nor {PICKLED}")
 
 
-def _read_tensors(file: Path) -> dict[str, Tensor]:
+def _read_tensors(file: Path, is_wanted: Callable[[str], bool] | None) -> dict[str, Tensor]:
     try:
         if file.suffix == ".safetensors":
-            return load_file(file)
+            with safe_open(file, framework="pt") as store:
+                names = store.keys()
+                wanted = [name for name in names if is_wanted is None or is_wanted(name)]
+                return {name: store.get_tensor(name) for name in wanted}
         # plain tensors only: nothing in the file is executed
         found = torch.load(file, map_location="cpu", weights_only=True)
     except SafetensorError as error:
@@ -87,4 +107,4 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
         raise ValueError(f"{str(file)!r} cannot be read: {' '.join(first)}") from error
     if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
         raise ValueError(f"{str(file)!r} holds no dictionary of tensors")
-    return found
+    return {name: tensor for name, tensor in found.items() if is_wanted is None or is_wanted(name)}

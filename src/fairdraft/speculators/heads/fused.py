@@ -1,4 +1,4 @@
-"""The head's layer written out for a CPU: projections of one input are one packed product.
+"""The heads' layers written out for a CPU: projections of one input are one packed product.
 
 A step of a small head is bound by the number of calls. The numbers are those of the network up to
 rounding. Axes: B rows, Q slots, H width, G key/value heads, D head size.
@@ -6,79 +6,170 @@ rounding. Axes: B rows, Q slots, H width, G key/value heads, D head size.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fairdraft.models.packing import Product
-from fairdraft.speculators.heads.network import Attend, Eagle3Head, Layer
+from fairdraft.speculators.heads.head import Head
+from fairdraft.speculators.heads.layer import Attend, Attention, Mlp, Norm
+from fairdraft.speculators.heads.mtp import MtpHead, MtpModule
+from fairdraft.speculators.heads.network import Eagle3Head, Layer
 
 
-class FusedHead:
-    """Computes what an `Eagle3Head` computes, in fewer calls; its weights must not change after.
+class Fused(Protocol):
+    """What a head computes, in fewer calls; see `Head`."""
+
+    def fuse(self, states: tuple[Tensor, ...]) -> Tensor:
+        """As `Head.fuse`."""
+        ...
+
+    def step(
+        self,
+        embedded: Tensor,
+        hidden: Tensor,
+        angles: tuple[Tensor, Tensor],
+        attend: Attend,
+        module: int = 0,
+    ) -> Tensor:
+        """As `Head.step`; `angles` are [B or 1, 1, Q, D]."""
+        ...
+
+    def logits(self, hidden: Tensor, module: int = 0) -> Tensor:
+        """As `Head.logits`."""
+        ...
+
+
+def fused(head: Head) -> Fused | Head:
+    """The head in fewer calls, if it is of a kind that is written out.
 
     Args:
-        head: float32 on a CPU, joined to its target.
+        head: float32 on a CPU, joined to its target; its weights must not change after.
     """
+    if isinstance(head, Eagle3Head):
+        return FusedEagle3(head)
+    return FusedMtp(head) if isinstance(head, MtpHead) else head
 
-    def __init__(self, head: Eagle3Head) -> None:
-        config, layer = head.config, cast(Layer, head.layers[0])
-        attention, mlp = layer.self_attn, layer.mlp
-        assert head.lm_head is not None
-        self._config = config
-        self._norms = tuple(
-            norm.weight.detach()
-            for norm in (
-                layer.input_layernorm,
-                layer.hidden_norm,
-                layer.post_attention_layernorm,
-                head.norm,
-            )
-        )
-        self._act: Any = mlp.act
+
+class FusedLayer:
+    """Attention and MLP of a decoder layer after its first norm."""
+
+    def __init__(self, head: Head, attention: Attention, mlp: Mlp, norm: Norm) -> None:
+        config = head.config
+        self._head_dim = config.head_dim
+        self._num_heads = config.num_attention_heads
         self._num_rotated = config.num_attention_heads + config.num_key_value_heads
         self._heads = _product(attention.q_proj, attention.k_proj, attention.v_proj)
         self._output = _product(attention.o_proj)
+        self._act: Any = mlp.act
         self._gate_up = _product(mlp.gate_proj, mlp.up_proj)
         self._down = _product(mlp.down_proj)
-        self._fc = _product(head.fc)
+        self._norm = _Normed(norm)
+
+    def __call__(
+        self, normed: Tensor, residual: Tensor, angles: tuple[Tensor, Tensor], attend: Attend
+    ) -> Tensor:
+        """Runs the layer on its normed input [B, Q, W]; returns [B, Q, H]."""
+        heads = self._heads(normed).view(*normed.shape[:2], -1, self._head_dim).transpose(1, 2)
+        rotated = heads[:, : self._num_rotated]
+        # of the rolled halves the first is the second one negated
+        cos, sin = angles
+        half = self._head_dim // 2
+        signed = torch.cat([-sin[..., :half], sin[..., half:]], -1)
+        rotated = torch.addcmul(rotated * cos, rotated.roll(half, -1), signed)
+        query, key = rotated[:, : self._num_heads], rotated[:, self._num_heads :]
+        attended = attend(query, key, heads[:, self._num_rotated :])
+        hidden = residual + self._output(attended.flatten(2))
+        gate, up = self._gate_up(self._norm(hidden)).chunk(2, -1)
+        return hidden + self._down(self._act(gate) * up)
+
+
+class FusedEagle3:
+    """Computes what an `Eagle3Head` computes."""
+
+    def __init__(self, head: Eagle3Head) -> None:
+        layer = cast(Layer, head.layers[0])
+        self._is_residual_normed = head.config.norm_before_residual
+        self._input, self._hidden = _Normed(layer.input_layernorm), _Normed(layer.hidden_norm)
+        self._final = _Normed(head.norm)
+        self._layer = FusedLayer(head, layer.self_attn, layer.mlp, layer.post_attention_layernorm)
+        self._fc, self._lm_head = _product(head.fc), _product(head.lm_head)
+
+    def fuse(self, states: tuple[Tensor, ...]) -> Tensor:
+        """As `Head.fuse`."""
+        return self._fc(torch.cat(states, -1))
+
+    def step(
+        self,
+        embedded: Tensor,
+        hidden: Tensor,
+        angles: tuple[Tensor, Tensor],
+        attend: Attend,
+        module: int = 0,
+    ) -> Tensor:
+        """As `Head.step`."""
+        normed = self._hidden(hidden)
+        both = torch.cat([self._input(embedded), normed], -1)
+        return self._layer(both, normed if self._is_residual_normed else hidden, angles, attend)
+
+    def logits(self, hidden: Tensor, module: int = 0) -> Tensor:
+        """As `Head.logits`."""
+        return self._lm_head(self._final(hidden))
+
+
+class FusedMtp:
+    """Computes what an `MtpHead` computes."""
+
+    def __init__(self, head: MtpHead) -> None:
+        self._modules = [_FusedModule(head, head.module(i)) for i in range(head.config.num_modules)]
         self._lm_head = _product(head.lm_head)
 
     def fuse(self, states: tuple[Tensor, ...]) -> Tensor:
-        """As `Eagle3Head.fuse`."""
-        return self._fc(torch.cat(states, -1))
+        """As `Head.fuse`."""
+        [state] = states
+        return state
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """As `Eagle3Head.logits`."""
-        return self._lm_head(self._normed(hidden, 3))
+    def step(
+        self,
+        embedded: Tensor,
+        hidden: Tensor,
+        angles: tuple[Tensor, Tensor],
+        attend: Attend,
+        module: int = 0,
+    ) -> Tensor:
+        """As `Head.step`."""
+        return self._modules[module](embedded, hidden, angles, attend)
 
-    def layer(
+    def logits(self, hidden: Tensor, module: int = 0) -> Tensor:
+        """As `Head.logits`."""
+        return self._lm_head(self._modules[module].final(hidden))
+
+
+class _FusedModule:
+    def __init__(self, head: MtpHead, module: MtpModule) -> None:
+        self._enorm, self._hnorm = _Normed(module.enorm), _Normed(module.hnorm)
+        self._project = _product(module.eh_proj)
+        self._input, self.final = _Normed(module.input_layernorm), _Normed(module.norm)
+        norm = module.post_attention_layernorm
+        self._layer = FusedLayer(head, module.self_attn, module.mlp, norm)
+
+    def __call__(
         self, embedded: Tensor, hidden: Tensor, angles: tuple[Tensor, Tensor], attend: Attend
     ) -> Tensor:
-        """As the layer of the network; `angles` are [B or 1, 1, Q, D]."""
-        config = self._config
-        normed = self._normed(hidden, 1)
-        residual = normed if config.norm_before_residual else hidden
-        both = torch.cat([self._normed(embedded, 0), normed], -1)
-        heads = self._heads(both).view(*hidden.shape[:2], -1, config.head_dim).transpose(1, 2)
-        # of the rolled halves the first is the second one negated
-        cos, sin = angles
-        rotated = heads[:, : self._num_rotated]
-        half = config.head_dim // 2
-        signed = torch.cat([-sin[..., :half], sin[..., half:]], -1)
-        rotated = torch.addcmul(rotated * cos, rotated.roll(half, -1), signed)
-        query = rotated[:, : config.num_attention_heads]
-        key = rotated[:, config.num_attention_heads :]
-        attended = attend(query, key, heads[:, self._num_rotated :])
-        hidden = residual + self._output(attended.flatten(2))
-        gate, up = self._gate_up(self._normed(hidden, 2)).chunk(2, -1)
-        return hidden + self._down(self._act(gate) * up)
+        hidden = self._project(torch.cat([self._enorm(embedded), self._hnorm(hidden)], -1))
+        return self._layer(self._input(hidden), hidden, angles, attend)
 
-    def _normed(self, values: Tensor, which: int) -> Tensor:
-        weight = self._norms[which]
-        return functional.rms_norm(values, weight.shape, weight, self._config.rms_norm_eps)
+
+class _Normed:
+    """A norm without the lookups of a module."""
+
+    def __init__(self, norm: Norm) -> None:
+        self._weight, self._epsilon = norm.weight.detach(), norm.epsilon
+
+    def __call__(self, values: Tensor) -> Tensor:
+        return functional.rms_norm(values, self._weight.shape, self._weight, self._epsilon)
 
 
 def _product(*layers: Any) -> Product:

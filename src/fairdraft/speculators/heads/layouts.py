@@ -15,7 +15,11 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
-from fairdraft.speculators.heads.config import Eagle3Config, default_feature_layers
+from fairdraft.speculators.heads.config import (
+    Eagle3Config,
+    HeadConfig,
+    default_feature_layers,
+)
 
 Layout = Literal["speculators", "eagle"]
 #: where we keep what neither layout has a key for
@@ -39,6 +43,11 @@ def layout_of(config: dict[str, Any], name: str) -> Layout:
         return "speculators"
     if "draft_vocab_size" in config or "Eagle3" in "".join(config.get("architectures") or []):
         return "eagle"
+    if "num_nextn_predict_layers" in config:
+        raise ValueError(
+            f"{name!r} holds modules for multi-token prediction, not an EAGLE-3 head; they go to "
+            "method 'mtp'"
+        )
     raise ValueError(
         f"{name!r} is no EAGLE-3 head: its config.json has neither 'speculators_config' nor "
         "'draft_vocab_size'. EAGLE-1 and EAGLE-2 heads are laid out otherwise and not read; a "
@@ -72,7 +81,7 @@ def read_config(
     """
     layout = layout_of(config, name)
     inner = config["transformer_layer_config"] if layout == "speculators" else config
-    _refuse_additions(config, inner, name)
+    refuse_additions(config, inner, name)
     stated = {key: value for key, value in inner.items() if key not in ("architectures", "dtype")}
     llama = LlamaConfig(**stated)
     if "fc.weight" not in tensors:
@@ -127,7 +136,7 @@ def read_tensors(tensors: dict[str, Tensor], layout: Layout) -> dict[str, Tensor
     }
 
 
-def target_ids(tensors: dict[str, Tensor], config: Eagle3Config, name: str) -> Tensor:
+def target_ids(tensors: dict[str, Tensor], config: HeadConfig, name: str) -> Tensor:
     """Target id of each draft id [C], from `d2t` and checked against `t2d`.
 
     Raises:
@@ -202,7 +211,7 @@ def write_tensors(tensors: dict[str, Tensor], layout: Layout) -> dict[str, Tenso
     }
 
 
-def _refuse_additions(config: dict[str, Any], inner: dict[str, Any], name: str) -> None:
+def refuse_additions(config: dict[str, Any], inner: dict[str, Any], name: str) -> None:
     """Refuses what would be computed wrongly in silence."""
     kind = inner.get("model_type", "llama")
     if kind != "llama":

@@ -1,4 +1,4 @@
-"""Law of the engine with an EAGLE-3 head: the joint law of three tokens by exact enumeration.
+"""Law of the engine with a head: the joint law of three tokens by exact enumeration.
 
 Target and head are random networks over four ids, of those tried the pair that disagrees most.
 False alarm 1e-9 a test, miss 1e-6 at the stated total variation (TV).
@@ -19,9 +19,10 @@ from tests.law import faults
 from tests.law.batches import LENGTH, PLAIN, plan_joint, run_joint
 from tests.law.engines import processed
 from tests.law.judging import Check, assert_law, count, refused
-from tests.speculators.small_heads import save_small, with_head
+from tests.speculators.small_heads import KINDS, save_small, with_head
 
 SIZE, PROMPT = 4, [2, 1, 0]
+KIND = pytest.mark.parametrize("num_modules", KINDS.values(), ids=KINDS)
 
 
 @functools.cache
@@ -36,8 +37,8 @@ def small_target():
     return tiny_llama(3, vocab_size=SIZE)
 
 
-def llm_with_head(folder: Path, num_drafts: int) -> LLM:
-    save_small(small_target(), folder, seed=17, scale=0.3)
+def llm_with_head(folder: Path, num_drafts: int, num_modules: int | None) -> LLM:
+    save_small(small_target(), folder, seed=17, scale=0.3, num_modules=num_modules)
     return with_head(small_target(), folder, num_drafts, max_num_seqs=512)
 
 
@@ -47,14 +48,18 @@ def checks(llm: LLM, effect: float) -> list[Check]:
     return [Check("tokens 0 to 2", plan, count(tokens, (SIZE,) * LENGTH))]
 
 
-def test_first_three_tokens_follow_the_target(tmp_path: Path) -> None:
+@KIND
+def test_first_three_tokens_follow_the_target(num_modules: int | None, tmp_path: Path) -> None:
     """Effect: TV .1."""
-    assert_law(checks(llm_with_head(tmp_path, 2), 0.1))
+    assert_law(checks(llm_with_head(tmp_path, 2, num_modules), 0.1))
 
 
-def test_planted_fault_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@KIND
+def test_planted_fault_is_refused(
+    num_modules: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """One noise for draft, residual and bonus, by position: the published bug."""
     calls = faults.SHARED_NOISE.plant(monkeypatch)
-    found = checks(llm_with_head(tmp_path, 1), 0.1)
+    found = checks(llm_with_head(tmp_path, 1, num_modules), 0.1)
     assert calls.count > 0
     assert refused(found)

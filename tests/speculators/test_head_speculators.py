@@ -11,10 +11,11 @@ import torch
 
 from fairdraft import LLM, SamplingParams
 from fairdraft.noise import Trace, TraceError
-from fairdraft.speculators import DraftState, Eagle3Speculator, Proposal
+from fairdraft.speculators import DraftState, MtpModulesSpeculator, Proposal
+from fairdraft.speculators.recurrent import RecurrentSpeculator
 from tests.engine.toys import ids, tiny_llama
 from tests.law import faults
-from tests.speculators.small_heads import law_from_scratch, save_small, with_head
+from tests.speculators.small_heads import KINDS, law_from_scratch, save_small, with_head
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12], [3, 1, 3, 1, 3, 1, 3]]
 PARAMS = [
@@ -30,9 +31,11 @@ class Recorder:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rounds: list[tuple[list[list[int]], Proposal]] = []
-        propose = Eagle3Speculator.propose
+        for kind in (RecurrentSpeculator, MtpModulesSpeculator):
+            monkeypatch.setattr(kind, "propose", self._recorded(kind.propose))
 
-        def record(speculator: Eagle3Speculator, state: DraftState) -> Proposal:
+    def _recorded(self, propose: Any) -> Any:
+        def record(speculator: Any, state: DraftState) -> Proposal:
             texts = [
                 state.token_ids[row, :count].tolist() for row, count in enumerate(state.num_decided)
             ]
@@ -45,7 +48,7 @@ class Recorder:
             )
             return proposal
 
-        monkeypatch.setattr(Eagle3Speculator, "propose", record)
+        return record
 
 
 @pytest.fixture
@@ -75,6 +78,11 @@ def preempting(llm: LLM, at: tuple[int, ...]) -> LLM:
         (3, {"norm_before_residual": True}),
         (3, {"dtype": torch.float64}),
         (5, {"feature_layers": (2,), "ids": [0, 3, 7, 20, 21, 50, 96]}),
+        (4, {"num_modules": 1}),
+        (1, {"num_modules": 2}),
+        (4, {"num_modules": 4}),
+        (3, {"num_modules": 3, "dtype": torch.float64}),
+        (5, {"num_modules": 6, "ids": [0, 3, 7, 20, 21, 50, 96]}),
     ],
 )
 def test_q_is_the_head_given_the_decided_text(
@@ -101,15 +109,19 @@ def test_q_is_the_head_given_the_decided_text(
                 assert (found[others] == -torch.inf).all()
                 checked += 1
     assert checked > 10
-    assert llm.describe().count("eagle3") == 1
+    assert llm.describe().count("mtp" if "num_modules" in changes else "eagle3") == 1
+
+
+KIND = pytest.mark.parametrize("num_modules", KINDS.values(), ids=KINDS)
 
 
 @pytest.mark.parametrize("method", ["probabilistic", "greedy"])
+@KIND
 def test_tokens_are_the_same_alone_batched_preempted_and_in_a_long_prefill(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    num_modules: int | None, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tiny_llama(0)
-    folder = save_small(target, tmp_path, scale=0.1)
+    folder = save_small(target, tmp_path, scale=0.1, num_modules=num_modules)
 
     def llm(**options: Any) -> LLM:
         return with_head(target, folder, 3, draft_sample_method=method, **options)
@@ -122,19 +134,22 @@ def test_tokens_are_the_same_alone_batched_preempted_and_in_a_long_prefill(
     assert ids(llm().generate(PROMPTS, PARAMS)) == batched
 
 
-def test_greedy_text_is_the_targets(tmp_path: Path) -> None:
+@KIND
+def test_greedy_text_is_the_targets(num_modules: int | None, tmp_path: Path) -> None:
     target = tiny_llama(0)
+    folder = save_small(target, tmp_path, num_modules=num_modules)
     params = SamplingParams(temperature=0, max_tokens=20)
     plain = ids(LLM(target).generate(PROMPTS, params))
-    assert ids(with_head(target, save_small(target, tmp_path)).generate(PROMPTS, params)) == plain
+    assert ids(with_head(target, folder).generate(PROMPTS, params)) == plain
 
 
+@KIND
 def test_a_round_that_is_redone_finds_the_head_unchanged(
-    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    num_modules: int | None, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C after the features of a verified round were shown, before it is committed."""
     target = tiny_llama(0)
-    llm = with_head(target, save_small(target, tmp_path), 3)
+    llm = with_head(target, save_small(target, tmp_path, num_modules=num_modules), 3)
     whole = ids(llm.generate(PROMPTS, PARAMS))
     recorder.rounds.clear()
     import fairdraft.engine.core as core
@@ -166,12 +181,13 @@ def test_a_round_that_is_redone_finds_the_head_unchanged(
     assert torch.equal(laws[1].draft_logits, laws[2].draft_logits)
 
 
+@KIND
 def test_near_the_limit_drafts_fit_the_room_that_is_left(
-    recorder: Recorder, tmp_path: Path
+    num_modules: int | None, recorder: Recorder, tmp_path: Path
 ) -> None:
     """Prompts that leave 1 to 6 positions of the target's context."""
     target = tiny_llama(0, max_model_len=24)
-    folder = save_small(target, tmp_path)
+    folder = save_small(target, tmp_path, num_modules=num_modules)
     prompts = [[(3 * i) % 97 for i in range(24 - room)] for room in range(1, 7)]
     llm = with_head(target, folder, 4)
     outputs = llm.generate(prompts, SamplingParams(seed=5))
@@ -183,11 +199,12 @@ def test_near_the_limit_drafts_fit_the_room_that_is_left(
     assert ids(llm.generate(prompts, SamplingParams(temperature=0))) == ids(plain)
 
 
+@KIND
 def test_a_request_longer_than_the_head_goes_on_without_drafts(
-    recorder: Recorder, tmp_path: Path
+    num_modules: int | None, recorder: Recorder, tmp_path: Path
 ) -> None:
     target = tiny_llama(0)
-    folder = save_small(target, tmp_path, max_position_embeddings=10)
+    folder = save_small(target, tmp_path, max_position_embeddings=10, num_modules=num_modules)
     llm = with_head(target, folder, 3)
     assert "past 11 tokens a request goes on without drafts" in llm.describe()
     prompts = [[1, 2, 3], list(range(40))]
@@ -195,14 +212,18 @@ def test_a_request_longer_than_the_head_goes_on_without_drafts(
     assert ids(llm.generate(prompts, params)) == ids(LLM(target).generate(prompts, params))
     for texts, proposal in recorder.rounds:
         for text, count in zip(texts, proposal.num_draft_tokens.tolist(), strict=True):
-            assert count <= max(0, 12 - len(text))
+            # the last of several modules ends at the slot of the first
+            assert count <= (3 if num_modules == 4 else max(0, 12 - len(text)))
             assert (count > 0) == (len(text) <= 11)
 
 
-def test_rounds_without_room_are_caught_up(recorder: Recorder, tmp_path: Path) -> None:
+@KIND
+def test_rounds_without_room_are_caught_up(
+    num_modules: int | None, recorder: Recorder, tmp_path: Path
+) -> None:
     """K = 0 for a while: the head still sees every decided token."""
     target = tiny_llama(0)
-    folder = save_small(target, tmp_path)
+    folder = save_small(target, tmp_path, num_modules=num_modules)
     llm = with_head(target, folder, 2)
     rows, count = llm.engine.rows, 0
     room = rows.max_draft_tokens
@@ -216,16 +237,18 @@ def test_rounds_without_room_are_caught_up(recorder: Recorder, tmp_path: Path) -
     llm.generate([[1, 2, 3]], SamplingParams(seed=1, max_tokens=40))
     [text], proposal = recorder.rounds[-1]
     assert isinstance(proposal.draft_logits, torch.Tensor)
-    law = law_from_scratch(target, folder, text, [])
-    np.testing.assert_allclose(proposal.draft_logits[0, 0], law, rtol=1e-3, atol=2e-3)
+    for i in range(int(proposal.num_draft_tokens[0])):
+        law = law_from_scratch(target, folder, text, proposal.token_ids[0, :i].tolist())
+        np.testing.assert_allclose(proposal.draft_logits[0, i], law, rtol=1e-3, atol=2e-3)
 
 
+@KIND
 def test_every_draft_sits_at_its_own_position(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    num_modules: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to the last position of the context; drafts at one constant position are caught."""
     target = tiny_llama(0, max_model_len=24)
-    folder = save_small(target, tmp_path)
+    folder = save_small(target, tmp_path, num_modules=num_modules)
     prompts = [[(3 * i) % 97 for i in range(24 - room)] for room in range(2, 7)]
 
     def traced() -> Trace:
@@ -239,3 +262,15 @@ def test_every_draft_sits_at_its_own_position(
     with pytest.raises(TraceError):
         traced().check()
     assert calls.count > 0
+
+
+def test_modules_draft_one_token_each(tmp_path: Path) -> None:
+    """No more are asked of them, and how often each stands is counted by its place."""
+    target = tiny_llama(0)
+    folder = save_small(target, tmp_path, num_modules=3)
+    with pytest.raises(ValueError, match="has 3 modules, which draft one token each"):
+        with_head(target, folder, 4)
+    metrics = with_head(target, folder, 3).generate([[1, 2, 3]], PARAMS[0])[0].metrics
+    assert metrics is not None
+    assert len(metrics.drafted_per_position) == 3 == len(metrics.accepted_per_position)
+    assert metrics.drafted_per_position[0] >= metrics.drafted_per_position[2] > 0

@@ -1,0 +1,109 @@
+"""What speculators with a head have in common: its rows, its law, and what they say of it.
+
+Axes: B rows, Q tokens of a block, K drafted, H width of the head, V vocabulary of the target.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft.speculators.chain import DraftChain
+from fairdraft.speculators.features import Features
+from fairdraft.speculators.heads import CachedHead, DraftLaw, KeptOutputs
+
+
+class HeadSpeculator:
+    """Keeps a head's slots and last outputs in step with the batch's rows."""
+
+    name: str
+
+    def __init__(
+        self,
+        head: CachedHead,
+        num_speculative_tokens: int,
+        vocab_size: int,
+        *,
+        greedy: bool = False,
+        confidence_threshold: float = 0.0,
+    ) -> None:
+        """Drafts up to `num_speculative_tokens` a round.
+
+        Args:
+            head: Checked against its target, see `heads.load_head` and `heads.load_mtp`.
+            num_speculative_tokens: K.
+            vocab_size: V.
+            greedy: Drafts the head's best token, a point mass.
+            confidence_threshold: See `DraftChain`.
+        """
+        self.head = head
+        self.num_speculative_tokens = num_speculative_tokens
+        self.vocab_size = vocab_size
+        self.greedy = greedy
+        config = head.head.config
+        self.feature_layers = config.feature_layers
+        self._chain = DraftChain(
+            f"the {self.name} head",
+            vocab_size,
+            greedy=greedy,
+            confidence_threshold=confidence_threshold,
+        )
+        self._law = DraftLaw(head.head.target_ids, vocab_size)
+        # a round writes K + 1 outputs, and the one before must survive for a round that is redone
+        num_kept = num_speculative_tokens + 2
+        self._kept = [
+            KeptOutputs(num_kept, config.hidden_size, head.dtype, head.device)
+            for _ in range(self.num_modules)
+        ]
+
+    @property
+    def num_modules(self) -> int:
+        """Modules that run."""
+        return 1
+
+    def commit(self, num_accepted_tokens: np.ndarray) -> None:
+        """Does nothing: slots of drafts are written again when their tokens are decided."""
+
+    def admit_row(self, row: int) -> None:
+        """Makes room for the row; its slots are filled when it is prefilled."""
+        self.head.cache.reserve(row + 1, 1)
+        for kept in self._kept:
+            kept.reserve(row)
+
+    def move_row(self, source: int, destination: int) -> None:
+        """Moves the row's keys, values and outputs."""
+        self.head.cache.move_row(source, destination)
+        for kept in self._kept:
+            kept.move_row(source, destination)
+
+    def drop_row(self, row: int) -> None:
+        """Frees the row."""
+        self.head.cache.drop_row(row)
+        for kept in self._kept:
+            kept.drop_row(row)
+
+    def describe(self, max_model_len: int) -> str:
+        """One line on the head, and on where it drafts less or not at all.
+
+        Args:
+            max_model_len: The context of the requests.
+        """
+        config, num_slots = self.head.head.config, self.head.num_slots
+        own = sum(p.numel() for p in self.head.head.own_parameters().values())
+        text = (
+            f"{own:,} parameters, states {', '.join(map(str, config.feature_layers))}, drafts "
+            f"{self._law.num_ids} of {self.vocab_size} ids"
+        )
+        trained = config.num_trained_steps
+        if trained is not None and trained < self.num_speculative_tokens:
+            text += f"; trained for {trained} drafts a round, later ones are accepted less often"
+        if num_slots + 1 < max_model_len:
+            text += f"; past {num_slots + 1} tokens a request goes on without drafts"
+        return text
+
+    def _fused(self, features: Features, counts: np.ndarray, width: int) -> Tensor:
+        """Fused states of a block's first tokens [B, width, H]; padding is 0."""
+        is_real = torch.from_numpy(np.arange(width) < counts[:, None])
+        fused = self.head.fuse(tuple(states[:, :width] for states in features.states))
+        return torch.where(is_real.to(fused.device)[..., None], fused, 0)

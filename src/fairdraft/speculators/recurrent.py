@@ -1,0 +1,81 @@
+"""Drafting with one layer that goes on from its own output.
+
+Slot j of the head reads the target's state at position j and the token at j + 1, and gives the law
+of the token at j + 2. Past the decided tokens a slot reads what the slot before it gave. Meets (a):
+each draft is sampled by the shared sampler from the logits that are handed on as q; they depend on
+decided tokens, the target's states at them, and earlier drafts. Meets (b): how many drafts a row
+gets follows from its limits, and from each draft's law before it is drawn. Draft i is the token at position num_decided + i - 1: there its
+noise sits, whatever slot of the head computed it.
+
+Axes: B rows, Q tokens of a block, H width of the head.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft.speculators.features import Features
+from fairdraft.speculators.head import HeadSpeculator
+from fairdraft.speculators.proposal import DraftState, Guesses
+
+
+class RecurrentSpeculator(HeadSpeculator):
+    """Drafts with a head of one layer.
+
+    Invariant: of a row with n decided tokens, slots 0 to n - 2 of the head hold keys and values
+    made of the target's states, and the head's last outputs are kept. A round that is redone finds
+    them unchanged, since a slot of a decided token is never written to otherwise.
+    """
+
+    def propose(self, state: DraftState) -> Guesses:
+        """Drafts `max_draft_tokens` for each row, fewer where the head's own context ends.
+
+        A row with a single decided token gets none: the target has no state before it.
+
+        Noise:
+            One DRAFT race for each draft (TARGET under common noise), none when greedy.
+        """
+        anchor = state.num_decided
+        # draft i is the output of slot anchor + i - 3
+        room = self.head.num_slots - anchor + 2
+        counts = np.maximum(np.minimum(state.max_draft_tokens, room), 0)
+        counts[anchor < 2] = 0
+        hidden = self._kept[0].at(anchor - 2)
+
+        def next_logits(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
+            nonlocal hidden
+            if step > 1:
+                hidden = self._run_drafts(before, hidden, anchor + step - 3, rows)
+            index = torch.from_numpy(rows).to(self.head.device)
+            chosen = hidden if len(rows) == len(hidden) else hidden[index]
+            return self._law(self.head.logits(chosen))
+
+        return self._chain.draw(state, counts, next_logits)
+
+    def observe(self, features: Features) -> None:
+        """Runs the slots of newly decided tokens."""
+        num_slots = self.head.num_slots
+        start = np.minimum(features.start, num_slots)
+        counts = np.minimum(features.num_tokens, num_slots - start)
+        if not counts.any():
+            return
+        width = int(counts.max())
+        is_real = np.arange(width) < counts[:, None]
+        tokens = torch.from_numpy(np.where(is_real, features.next_token_ids[:, :width], 0))
+        fused = self._fused(features, counts, width)
+        outputs = self.head.forward(tokens, fused, start, counts, features.first_row)
+        self._kept[0].put(outputs, start, counts, features.first_row)
+
+    def _run_drafts(
+        self, drafts: np.ndarray, hidden: Tensor, slot: np.ndarray, rows: np.ndarray
+    ) -> Tensor:
+        """Runs the slot of one draft of each row; returns the outputs [B, H]."""
+        counts = np.zeros(len(slot), np.int64)
+        counts[rows] = 1
+        start = np.clip(slot, 0, self.head.num_slots)
+        start[rows] = slot[rows]
+        # rows without a draft here hold the placeholder
+        tokens = torch.from_numpy(np.where(drafts < 0, 0, drafts))[:, None]
+        return self.head.forward(tokens, hidden[:, None], start, counts)[:, 0]
