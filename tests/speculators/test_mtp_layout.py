@@ -41,7 +41,7 @@ def target() -> CausalLM:
 
 def beside_the_target(folder: Path, target: CausalLM) -> Path:
     """One module among the target's own tensors, with copies of the matrices that it shares."""
-    save_small(target.model, folder / "head", num_modules=1)
+    save_small(target.model, folder / "head", num_modules=1, intermediate_size=64)
     module = load_file(folder / "head" / "model.safetensors")
     whole = {name: tensor.contiguous() for name, tensor in target.model.state_dict().items()}
     copies = {
@@ -105,8 +105,8 @@ def restate(**changes: Any) -> Callable[[Path], None]:
         (lambda f: (f / "model.safetensors").unlink(), "has no weights"),
         (restate(num_nextn_predict_layers=0), "num_nextn_predict_layers = 0"),
         (restate(num_nextn_predict_layers=None), "no modules for multi-token prediction"),
-        (restate(num_nextn_predict_layers=3), "lacks 11 tensors, 'layers.2.eh_proj.weight' first"),
-        (restate(num_nextn_predict_layers=1), "holds 11 tensors that a head for multi-token"),
+        (restate(num_nextn_predict_layers=3), "lacks 13 tensors, 'layers.2.eh_proj.weight' first"),
+        (restate(num_nextn_predict_layers=1), "holds 13 tensors that a head for multi-token"),
         (restate(num_hidden_layers=3), "target of 3 layers.*has 2"),
         (restate(num_hidden_layers="2"), "num_hidden_layers = '2'"),
         (restate(model_type="deepseek_v3"), "layer of type 'deepseek_v3'"),

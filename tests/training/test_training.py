@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 
 from fairdraft.cli.app import app
 from fairdraft.models import CausalLM, load_model
-from fairdraft.speculators.heads import Eagle3Head
-from fairdraft.training import Corpus, HeadShape, Settings, read_corpus, train_eagle3
-from fairdraft.training.eagle3 import frequent_ids, new_head
+from fairdraft.speculators.heads import Head, kind_of_head
+from fairdraft.training import Corpus, HeadShape, Settings, read_corpus, train_eagle3, train_mtp
+from fairdraft.training import eagle3 as eagle3_training
+from fairdraft.training import mtp as mtp_training
+from fairdraft.training.head import frequent_ids
 from fairdraft.training.loop import STATE, Loop
 from fairdraft.training.teacher import Teacher
 from fairdraft.training.ttt import ttt_losses
@@ -43,10 +45,19 @@ def quiet(line: str) -> None: ...
 def trained(target: CausalLM, corpus: Corpus, folder: Path, **changes: Any) -> dict[str, Any]:
     settings = Settings(**(SETTINGS.as_dict() | changes.pop("settings", {})))
     options: dict[str, Any] = {"num_prompts": 0} | changes
-    return train_eagle3(target, corpus, folder, settings, say=quiet, **options)
+    train = options.pop("train", train_eagle3)
+    return train(target, corpus, folder, settings, say=quiet, **options)
 
 
-@pytest.mark.parametrize("shape", [HeadShape(), HeadShape((2,), 9)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        HeadShape(),
+        HeadShape((2,), 9),
+        HeadShape(num_modules=1),
+        HeadShape(num_modules=3, draft_vocab_size=9),
+    ],
+)
 def test_losses_are_those_of_drafting_from_every_position(
     shape: HeadShape, target: CausalLM, corpus: Corpus
 ) -> None:
@@ -54,7 +65,8 @@ def test_losses_are_those_of_drafting_from_every_position(
     train, _ = corpus.split()
     ids = frequent_ids(train, target, shape.draft_vocab_size)
     torch.manual_seed(1)
-    head = new_head(target, shape, ids, 3).eval()
+    kind = eagle3_training if shape.num_modules is None else mtp_training
+    head = kind.new_head(target, shape, ids, 3).eval()
     window = train.windows(1, 8, torch.Generator().manual_seed(2))
     teacher = Teacher(target, ids)
     states, probs = teacher(window, head.config.feature_layers, 5)
@@ -81,7 +93,7 @@ def test_losses_are_those_of_drafting_from_every_position(
     torch.testing.assert_close(losses.total.detach(), total, rtol=1e-4, atol=1e-5)
 
 
-def law_from_head(target: CausalLM, head: Eagle3Head, text: list[int], drafts: list[int]) -> Any:
+def law_from_head(target: CausalLM, head: Head, text: list[int], drafts: list[int]) -> Any:
     """`law_from_scratch` of a head in memory."""
     import tests.speculators.small_heads as small_heads
 
@@ -103,6 +115,27 @@ def test_a_trained_head_is_written_measured_and_drafts_better(
     assert names == {"config.json", "model.safetensors", "training.json", "curves.png"}
     assert json.loads((tmp_path / "training.json").read_text())["parameters"] > 0
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("num_modules", [1, 2])
+def test_trained_modules_draft_better(
+    num_modules: int, target: CausalLM, corpus: Corpus, tmp_path: Path
+) -> None:
+    report = trained(
+        target,
+        corpus,
+        tmp_path,
+        train=train_mtp,
+        shape=HeadShape(num_modules=num_modules),
+        num_prompts=2,
+        settings={"steps": 30, "num_drafts": 2},
+    )
+    assert kind_of_head(tmp_path) == "mtp"
+    first, last = report["points"][0], report["points"][-1]
+    assert last["loss"] < first["loss"]
+    # acceptance of each module is reported, or of each draft that the only one makes
+    assert len(last["acceptance"]) == 2
+    assert [len(m["by_draft"]) for m in report["acceptance"]] == [{1: 4, 2: 2}[num_modules]] * 3
 
 
 def test_a_killed_training_resumes_and_ends_with_the_same_weights(
@@ -164,6 +197,15 @@ def test_the_command_trains_on_text_and_on_the_targets_own(tmp_path: Path) -> No
     ):
         result = runner.invoke(app, [*command, *options])
         assert result.exit_code == 2 and message in result.output, result.output
+    command[1] = "mtp"
+    corpus = str(tmp_path / "head" / "corpus.safetensors")
+    command[-3] = str(tmp_path / "modules")
+    for options, code, message in (
+        (["--data", corpus, "--modules", "2"], 0, "K = 2"),
+        (["--data", corpus, "--modules", "3"], 2, "one module that is applied again, or a module"),
+    ):
+        result = runner.invoke(app, [*command, *options])
+        assert result.exit_code == code and message in result.output, result.output
 
 
 def test_data_without_usable_text_is_refused(target: CausalLM, tmp_path: Path) -> None:
