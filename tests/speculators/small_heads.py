@@ -80,9 +80,9 @@ def save_small(
     if num_modules is None:
         head = Eagle3Head(small_config(target, **changes), target_ids)
     else:
-        shape = small_shape(target) | {"feature_layers": (target.config.num_hidden_layers,)}
-        config = MtpConfig(**(shape | changes), num_modules=num_modules)
-        head = MtpHead(config, target_ids)
+        changes = {"feature_layers": (target.config.num_hidden_layers,)} | changes
+        shape = small_shape(target) | changes
+        head = MtpHead(MtpConfig(**shape, num_modules=num_modules), target_ids)
     with torch.no_grad():
         for parameter in head.parameters():
             if parameter.ndim > 1:

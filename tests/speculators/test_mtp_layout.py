@@ -151,6 +151,6 @@ def test_heads_of_the_other_method_are_refused_by_name(target: CausalLM, tmp_pat
 def test_a_shape_that_cannot_be_is_refused(
     changes: dict[str, Any], message: str, target: CausalLM
 ) -> None:
-    shape = small_shape(target.model) | {"feature_layers": (2,)}
+    shape: dict[str, Any] = {"feature_layers": (2,)}
     with pytest.raises(ValueError, match=message):
-        MtpConfig(**(shape | changes))
+        MtpConfig(**(small_shape(target.model) | shape | changes))
