@@ -100,11 +100,13 @@ class MtpModulesSpeculator(HeadSpeculator):
         is_real = np.arange(width) < counts[:, None]
         tokens = np.where(is_real, features.next_token_ids[:, :width], 0)
         outputs = self._fused(features, counts, width)
+        given = []
         for module in range(1, self.num_modules + 1):
-            outputs, start, num_run = self._run(
-                module, tokens, outputs, features.start, counts, first_row
-            )
-            self._kept[module - 1].put(outputs, start, num_run, first_row)
+            given.append(self._run(module, tokens, outputs, features.start, counts, first_row))
+            outputs = given[-1][0]
+        # only now: a long block overwrites the outputs that the next module goes on from
+        for kept, (outputs, start, num_run) in zip(self._kept, given, strict=True):
+            kept.put(outputs, start, num_run, first_row)
 
     def _run(
         self,
