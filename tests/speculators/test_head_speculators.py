@@ -292,6 +292,7 @@ def test_modules_draft_one_token_each(tmp_path: Path) -> None:
     folder = save_small(target, tmp_path, num_modules=3)
     with pytest.raises(ValueError, match="has 3 modules, which draft one token each"):
         with_head(target, folder, 4)
+    assert "2 of 3 modules" in with_head(target, folder, 2).describe()
     metrics = with_head(target, folder, 3).generate([[1, 2, 3]], PARAMS[0])[0].metrics
     assert metrics is not None
     assert len(metrics.drafted_per_position) == 3 == len(metrics.accepted_per_position)

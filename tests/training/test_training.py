@@ -136,6 +136,14 @@ def test_trained_modules_draft_better_and_are_measured_one_by_one(
     assert [len(m["by_draft"]) for m in report["acceptance"]] == [2, 2, 2]
 
 
+def test_shapes_of_the_other_kind_are_refused(target: CausalLM) -> None:
+    ids = torch.arange(VOCAB)
+    with pytest.raises(ValueError, match="reads the last state, 2, alone"):
+        mtp_training.new_head(target, HeadShape((1,)), ids, 2)
+    with pytest.raises(ValueError, match="an EAGLE-3 head has one layer"):
+        eagle3_training.new_head(target, HeadShape(num_modules=2), ids, 2)
+
+
 def test_a_killed_training_resumes_and_ends_with_the_same_weights(
     target: CausalLM, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

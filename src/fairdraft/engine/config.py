@@ -22,7 +22,7 @@ POCKET_HEADS = {"pocket-eagle3": "eagle3"}
 #: methods that draft from text alone
 WITHOUT_MODEL = ("ngram", "suffix", "prediction")
 #: keys that belong to one method, or to some
-_SAMPLES = ("draft_model", "eagle3", "custom")
+_SAMPLES = ("draft_model", "eagle3", "mtp", "custom")
 _OWNERS = {
     "prompt_lookup_min": ("ngram",),
     "prompt_lookup_max": ("ngram",),

@@ -54,6 +54,11 @@ class MtpModulesSpeculator(HeadSpeculator):
         """K: a module that drafts nothing is not run."""
         return self.num_speculative_tokens
 
+    def describe(self, max_model_len: int) -> str:
+        """As `HeadSpeculator.describe`."""
+        held = self.head.head.num_modules
+        return f"{self.num_modules} of {held} modules, {super().describe(max_model_len)}"
+
     def propose(self, state: DraftState) -> Guesses:
         """Drafts `max_draft_tokens` for each row; none past the head's own context.
 

@@ -92,7 +92,7 @@ def kind_of_head(folder: Path) -> str | None:
     """
     try:
         config = peek_config(folder)
-    except ValueError:
+    except (OSError, ValueError):
         return None
     if mtp_layout.states_mtp(config):
         return "mtp"
