@@ -15,11 +15,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
-from fairdraft.speculators.heads.config import (
-    Eagle3Config,
-    HeadConfig,
-    default_feature_layers,
-)
+from fairdraft.speculators.heads.config import Eagle3Config, HeadConfig, default_feature_layers
 
 Layout = Literal["speculators", "eagle"]
 #: where we keep what neither layout has a key for
