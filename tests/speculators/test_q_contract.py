@@ -154,8 +154,7 @@ class ByLastTwo:
 SAMPLED = {
     "draft_model": draft_model,
     "eagle3": head(),
-    "eagle3, one state, 4 of 6 ids": head(feature_layers=(2,), ids=[0, 2, 3, 5]),
-    "mtp, one module": head(num_modules=1),
+    "mtp, one module, 4 of 6 ids": head(num_modules=1, ids=[0, 2, 3, 5]),
     "mtp, modules": head(num_modules=NUM_DRAFTS),
     "custom": custom(ByLastTwo()),
 }
