@@ -5,7 +5,7 @@ speculators. A first difference is a tie if the draw's margin is below four time
 difference of the two runs' logits; ties may be 1 in 10,000 tokens. Exits 1 otherwise. The last line
 of stdout is JSON.
 
-    python bench/same_text.py [--prompts 500] [--tokens 48] [--device cpu]
+    python bench/same_text.py [--prompts 500] [--tokens 32] [--device cpu]
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def decode(llm: LLM, prompts: list[Any], params: list[Any]) -> tuple[Decisions, 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--prompts", type=int, default=500)
-    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     target, draft = (
