@@ -102,6 +102,7 @@ def test_the_cache_holds_what_was_decided_after_any_stop(monkeypatch: pytest.Mon
 
     def noted(self: DraftModelSpeculator, state: DraftState) -> Proposal:
         proposal = propose(self, state)
+        assert isinstance(proposal, Proposal)
         for row, number in enumerate(proposal.num_draft_tokens.tolist()):
             text = state.token_ids[row, : state.num_decided[row]].tolist()
             for i in range(number):

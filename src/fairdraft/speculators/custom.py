@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairdraft.ops import PLACEHOLDER_TOKEN_ID
 from fairdraft.speculators.chain import DraftChain
-from fairdraft.speculators.proposal import DraftState, Proposal
+from fairdraft.speculators.proposal import DraftState, Guesses, Proposal
 
 
 class DraftFunction(Protocol):
@@ -121,7 +121,7 @@ class LogitsSpeculator(_Rowless):
             self.what, vocab_size, greedy=greedy, confidence_threshold=confidence_threshold
         )
 
-    def propose(self, state: DraftState) -> Proposal:
+    def propose(self, state: DraftState) -> Guesses:
         """Asks for logits once for each draft.
 
         Noise:

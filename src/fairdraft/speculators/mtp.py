@@ -8,8 +8,9 @@ k. They are run again, from true states, once their tokens are decided.
 
 Meets (a): each draft is sampled by the shared sampler from the logits that are handed on as q; they
 depend on decided tokens, the target's states at them, and earlier drafts. Meets (b): how many
-drafts a row gets follows from its limits, and from each draft's law before it is drawn. Draft k is the token at position n + k - 1: there
-its noise sits, though every module stops at slot n - 2. Source: DeepSeek-AI 2024 (DeepSeek-V3).
+drafts a row gets follows from its limits, and from each draft's law before it is drawn. Draft k is
+the token at position n + k - 1: there its noise sits, though every module stops at slot n - 2.
+Source: DeepSeek-AI 2024 (DeepSeek-V3).
 
 Axes: B rows, Q tokens of a block, K drafted, H width of the head.
 """

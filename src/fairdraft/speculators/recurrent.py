@@ -4,8 +4,8 @@ Slot j of the head reads the target's state at position j and the token at j + 1
 of the token at j + 2. Past the decided tokens a slot reads what the slot before it gave. Meets (a):
 each draft is sampled by the shared sampler from the logits that are handed on as q; they depend on
 decided tokens, the target's states at them, and earlier drafts. Meets (b): how many drafts a row
-gets follows from its limits, and from each draft's law before it is drawn. Draft i is the token at position num_decided + i - 1: there its
-noise sits, whatever slot of the head computed it.
+gets follows from its limits, and from each draft's law before it is drawn. Draft i is the token at
+position num_decided + i - 1: there its noise sits, whatever slot of the head computed it.
 
 Axes: B rows, Q tokens of a block, H width of the head.
 """
