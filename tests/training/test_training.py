@@ -184,13 +184,12 @@ def test_the_command_trains_on_text_and_on_the_targets_own(tmp_path: Path) -> No
     lines = [json.dumps({"text": f"w{i % VOCAB}"}) for i in range(2)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
     options = ["--steps", "2", "--batch", "2", "--length", "4", "-o", str(tmp_path / "head")]
-    options += ["--num-speculative-tokens", "2"]
+    options += ["--num-speculative-tokens", "2", "--self-tokens", "300"]
     command = ["train", "eagle3", str(tmp_path / "t"), *options]
     runner = CliRunner()
-    result = runner.invoke(app, [*command, "--data", "self", "--self-tokens", "300"])
+    result = runner.invoke(app, [*command, "--data", "self"])
     assert result.exit_code == 0, result.output
     assert "acceptance length" in result.output and "left" in result.output
-    assert list((tmp_path / "head").glob("corpus-*.safetensors"))
     for options, message in (
         (["--data", str(tmp_path / "no.txt")], "no such file"),
         (["--data", str(tmp_path / "a.jsonl")], "pass more text or a smaller length"),
@@ -204,8 +203,9 @@ def test_the_command_trains_on_text_and_on_the_targets_own(tmp_path: Path) -> No
         result = runner.invoke(app, [*command, *options])
         assert result.exit_code == 2 and message in result.output, result.output
     command[1] = "mtp"
-    corpus = str(tmp_path / "head" / "corpus.safetensors")
-    command[-3] = str(tmp_path / "modules")
+    [path] = (tmp_path / "head").glob("corpus-*.safetensors")
+    corpus = str(path)
+    command[command.index("-o") + 1] = str(tmp_path / "modules")
     for options, code, message in (
         (["--data", corpus], 0, "acceptance length"),
         (["--data", corpus, "--modules", "3"], 2, "one module that is applied again, or a module"),

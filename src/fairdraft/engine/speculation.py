@@ -133,7 +133,10 @@ def head_folder(model: str | Path) -> Path:
     if model in POCKET_HEADS:
         folder = pocket.path(POCKET_HEADS[str(model)])
         if not (folder / "config.json").is_file():
-            raise ValueError(f"{model!r} is not part of this installation; pass a folder instead")
+            raise ValueError(
+                f"{model!r} is not part of this installation; train a head (fairdraft train eagle3 "
+                "pocket --data self --output FOLDER) and pass its folder"
+            )
         return folder
     folder = Path(model).expanduser()
     if not folder.is_dir():
