@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import json
 from typing import Any
 
 from fairdraft.cli.failure import UsageFault
+from fairdraft.cli.json_option import read_object
 
 #: parameters without an option of their own
 NAMES = (
@@ -25,15 +25,7 @@ def read_sampling(text: str | None) -> dict[str, Any]:
     """
     if text is None:
         return {}
-    try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UsageFault(f"--sampling-params {text!r} is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise UsageFault(
-            f"--sampling-params {text!r} is no JSON object; write e.g. "
-            "'{\"repetition_penalty\": 1.1}'"
-        )
+    found = read_object("--sampling-params", text, '{"repetition_penalty": 1.1}')
     for name in found:
         if name not in NAMES:
             close = difflib.get_close_matches(name, NAMES, n=1)

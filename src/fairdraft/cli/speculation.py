@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from fairdraft.cli.failure import UsageFault
+from fairdraft.cli.json_option import read_object
 
 POCKET = "pocket"
 POCKET_DRAFT = "pocket-draft"
@@ -42,7 +42,9 @@ def speculative_config(
         if others:
             raise UsageFault(f"--method none turns speculation off; leave out {', '.join(others)}")
         return None
-    config = {} if config_json is None else _parse(config_json)
+    config = {}
+    if config_json is not None:
+        config = read_object("--speculative-config", config_json, '{"method": "ngram"}')
     for key, value in given.items():
         if key in config and config[key] != value:
             raise UsageFault(
@@ -76,18 +78,6 @@ def describe(config: dict[str, Any] | None) -> str:
         kind = {"draft_model": "draft", "custom": "custom"}.get(name, f"{name} head")
         name = f"{kind} {config['model']}"
     return f"{name}, K = {config.get('num_speculative_tokens', 4)}"
-
-
-def _parse(text: str) -> dict[str, Any]:
-    try:
-        config = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UsageFault(f"--speculative-config {text!r} is no JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise UsageFault(
-            f'--speculative-config {text!r} is no JSON object; write e.g. \'{{"method": "ngram"}}\''
-        )
-    return config
 
 
 def _option(key: str) -> str:

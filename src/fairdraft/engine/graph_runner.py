@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairdraft.engine.request import Clock
 from fairdraft.engine.round import Round, RoundRunner, ops_device, sources_of
 from fairdraft.engine.round_graph import NUM_FIELDS, Decided, RoundGraph, RoundParts
 from fairdraft.engine.rows import RowTable
@@ -65,7 +64,7 @@ class GraphRunner(RoundRunner):
         result = self._replay(rows, counts, speculator, None)
         if speculator is not None:
             speculator.commit(result.num_accepted_tokens)
-        self._count(begin)
+        self.clock = self.clock.plus(target=time.perf_counter() - begin)
         return result
 
     def decide(self, rows: RowTable, proposal: Guesses) -> Round:
@@ -77,7 +76,7 @@ class GraphRunner(RoundRunner):
         drafts = np.zeros((speculator.num_speculative_tokens, rows.num_rows), np.int64)
         drafts[: proposal.token_ids.shape[1]] = proposal.token_ids.numpy().T
         result = self._replay(rows, proposal.num_draft_tokens.numpy(), None, drafts)
-        self._count(begin)
+        self.clock = self.clock.plus(target=time.perf_counter() - begin)
         return result
 
     def _is_plain(self, proposal: Guesses) -> bool:
@@ -90,10 +89,6 @@ class GraphRunner(RoundRunner):
         needs_host = rows["is_filtered"] | rows["is_processed"]
         is_watched = self.observer is not None or self._reader is not None
         return is_watched or self._is_apart or bool(needs_host.any())
-
-    def _count(self, begin: float) -> None:
-        seconds = time.perf_counter() - begin
-        self.clock = Clock(self.clock.draft, self.clock.target + seconds, self.clock.verify)
 
     def _replay(
         self,

@@ -96,6 +96,10 @@ class Clock:
     target: float = 0.0
     verify: float = 0.0
 
+    def plus(self, *, draft: float = 0.0, target: float = 0.0, verify: float = 0.0) -> Clock:
+        """The totals after so many seconds more."""
+        return Clock(self.draft + draft, self.target + target, self.verify + verify)
+
 
 @dataclass(eq=False, slots=True)
 class Request:

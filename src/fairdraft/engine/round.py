@@ -115,17 +115,14 @@ class RoundRunner:
             proposal = Proposal.empty(rows.num_rows)
         else:
             proposal = self._propose(speculator, rows, anchor, limits)
-        clock = self.clock
-        drafted = time.perf_counter() - begin
-        self.clock = Clock(clock.draft + drafted, clock.target, clock.verify)
+        self.clock = self.clock.plus(draft=time.perf_counter() - begin)
         result = self.decide(rows, proposal)
         begin = time.perf_counter()
         if speculator is not None:
             speculator.commit(result.num_accepted_tokens)
         if self._reader is not None:
             self._observe(self._reader, anchor - 1, result)
-        clock, seconds = self.clock, time.perf_counter() - begin
-        self.clock = Clock(clock.draft + seconds, clock.target, clock.verify)
+        self.clock = self.clock.plus(draft=time.perf_counter() - begin)
         return result
 
     def next_anchor(self, rows: RowTable) -> np.ndarray:
@@ -142,10 +139,7 @@ class RoundRunner:
         result = self._verify(rows, proposal, logits)
         result.states = states
         verified = time.perf_counter()
-        clock = self.clock
-        self.clock = Clock(
-            clock.draft, clock.target + forwarded - begin, clock.verify + verified - forwarded
-        )
+        self.clock = self.clock.plus(target=forwarded - begin, verify=verified - forwarded)
         return result
 
     def target_errors(self, codes: np.ndarray) -> dict[int, str]:
@@ -184,9 +178,7 @@ class RoundRunner:
                 first_row=first_row,
                 on_block=None if reader is None else show,
             )
-        clock = self.clock
-        seconds = time.perf_counter() - begin
-        self.clock = Clock(clock.draft, clock.target + seconds, clock.verify)
+        self.clock = self.clock.plus(target=time.perf_counter() - begin)
 
     def _propose(
         self, speculator: Speculator, rows: RowTable, anchor: np.ndarray, limits: np.ndarray

@@ -39,8 +39,11 @@ def new_speculator(
         ValueError: If its model cannot be used with this target.
     """
     num_drafts = config.num_speculative_tokens
-    is_greedy = config.draft_sample_method == "greedy"
-    threshold = config.confidence_threshold
+    # of every speculator that draws from laws
+    options: dict[str, Any] = {
+        "greedy": config.draft_sample_method == "greedy",
+        "confidence_threshold": config.confidence_threshold,
+    }
     if config.method == "ngram":
         assert config.prompt_lookup_min is not None and config.prompt_lookup_max is not None
         return NgramSpeculator(num_drafts, config.prompt_lookup_min, config.prompt_lookup_max)
@@ -49,27 +52,13 @@ def new_speculator(
     if config.method == "prediction":
         return PredictionSpeculator(num_drafts)
     if config.method == "custom":
-        return new_custom(
-            config.model, num_drafts, target, greedy=is_greedy, confidence_threshold=threshold
-        )
+        return new_custom(config.model, num_drafts, target, **options)
     if config.method == "eagle3":
         cached = _cached(load_head(head_folder(config.model), target), target)
-        return Eagle3Speculator(
-            cached,
-            num_drafts,
-            target.vocab_size,
-            greedy=is_greedy,
-            confidence_threshold=threshold,
-        )
+        return Eagle3Speculator(cached, num_drafts, target.vocab_size, **options)
     if config.method == "mtp":
         cached = _cached(load_mtp(head_folder(config.model), target), target)
-        return new_mtp(
-            cached,
-            num_drafts,
-            target.vocab_size,
-            greedy=is_greedy,
-            confidence_threshold=threshold,
-        )
+        return new_mtp(cached, num_drafts, target.vocab_size, **options)
     draft = load_once(config.model, config.tokenizer, dtype, device, "draft")
     vocabulary = match_vocabularies(
         target.vocab_size,
@@ -78,9 +67,7 @@ def new_speculator(
         draft.tokenizer,
         check=config.check_vocabulary,
     )
-    return DraftModelSpeculator(
-        draft, num_drafts, vocabulary, greedy=is_greedy, confidence_threshold=threshold
-    )
+    return DraftModelSpeculator(draft, num_drafts, vocabulary, **options)
 
 
 def describe_speculator(

@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fairdraft.noise.device import pack_counter
+from fairdraft.ops.arithmetic import FIXED_POINT
 from fairdraft.ops.dispatch import own_device
 from fairdraft.ops.logprobs import Logprobs, Measured, top_of
 from fairdraft.ops.sample import TileStats
@@ -34,7 +35,7 @@ from fairdraft.ops.triton.sample import stats_kernel
 from fairdraft.ops.triton.sampling import check_logits, check_stats
 from fairdraft.ops.triton.workspace import Workspace, stats_buffers
 
-_FIXED_POINT = tl.constexpr(2.0**38)
+_FIXED_POINT = tl.constexpr(FIXED_POINT)
 _INF = tl.constexpr(float("inf"))
 #: tiles that are looked at together for logits above a token's
 _GROUP = tl.constexpr(8)

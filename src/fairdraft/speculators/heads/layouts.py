@@ -100,21 +100,11 @@ def read_config(
             f"{target_hidden} are stated"
         )
     verifier = (config.get("speculators_config") or {}).get("verifier") or {}
-    rope = getattr(llama, "rope_parameters", None) or {"rope_type": "default"}
     return Eagle3Config(
-        hidden_size=llama.hidden_size,
-        intermediate_size=llama.intermediate_size,
-        num_attention_heads=llama.num_attention_heads,
-        num_key_value_heads=llama.num_key_value_heads or llama.num_attention_heads,
-        head_dim=llama.head_dim or llama.hidden_size // llama.num_attention_heads,
-        vocab_size=llama.vocab_size,
+        **llama_sizes(llama),
         draft_vocab_size=config.get("draft_vocab_size") or llama.vocab_size,
         target_hidden_size=target_hidden,
         feature_layers=tuple(layers),
-        max_position_embeddings=llama.max_position_embeddings,
-        rms_norm_eps=llama.rms_norm_eps,
-        hidden_act=llama.hidden_act,
-        rope_parameters=dict(rope),
         norm_before_residual=bool(config.get("norm_before_residual", False)),
         target_layers=own.get("target_layers"),
         num_trained_steps=own.get("num_trained_steps"),
@@ -204,6 +194,24 @@ def write_tensors(tensors: dict[str, Tensor], layout: Layout) -> dict[str, Tenso
     return {
         theirs + name.removeprefix(ours) if name.startswith(ours) else name: tensor
         for name, tensor in tensors.items()
+    }
+
+
+def llama_sizes(llama: LlamaConfig) -> dict[str, Any]:
+    """What a head's configuration takes over from its layer's as it is."""
+    return {
+        "hidden_size": llama.hidden_size,
+        "intermediate_size": llama.intermediate_size,
+        "num_attention_heads": llama.num_attention_heads,
+        "num_key_value_heads": llama.num_key_value_heads or llama.num_attention_heads,
+        "head_dim": llama.head_dim or llama.hidden_size // llama.num_attention_heads,
+        "vocab_size": llama.vocab_size,
+        "max_position_embeddings": llama.max_position_embeddings,
+        "rms_norm_eps": llama.rms_norm_eps,
+        "hidden_act": llama.hidden_act,
+        "rope_parameters": dict(
+            getattr(llama, "rope_parameters", None) or {"rope_type": "default"}
+        ),
     }
 
 

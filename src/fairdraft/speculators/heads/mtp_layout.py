@@ -19,7 +19,7 @@ from transformers import LlamaConfig
 
 from fairdraft.models import CausalLM
 from fairdraft.speculators.heads.config import MtpConfig
-from fairdraft.speculators.heads.layouts import OWN_KEY, refuse_additions
+from fairdraft.speculators.heads.layouts import OWN_KEY, llama_sizes, refuse_additions
 
 _MAPS = ("d2t", "t2d")
 _COUNT = "num_nextn_predict_layers"
@@ -65,19 +65,10 @@ def read_config(config: dict[str, Any], name: str) -> MtpConfig:
     llama = LlamaConfig(**stated)
     own = config.get(OWN_KEY) or {}
     return MtpConfig(
-        hidden_size=llama.hidden_size,
-        intermediate_size=llama.intermediate_size,
-        num_attention_heads=llama.num_attention_heads,
-        num_key_value_heads=llama.num_key_value_heads or llama.num_attention_heads,
-        head_dim=llama.head_dim or llama.hidden_size // llama.num_attention_heads,
-        vocab_size=llama.vocab_size,
+        **llama_sizes(llama),
         draft_vocab_size=own.get("draft_vocab_size") or llama.vocab_size,
         target_hidden_size=llama.hidden_size,
         feature_layers=(layers,),
-        max_position_embeddings=llama.max_position_embeddings,
-        rms_norm_eps=llama.rms_norm_eps,
-        hidden_act=llama.hidden_act,
-        rope_parameters=dict(getattr(llama, "rope_parameters", None) or {"rope_type": "default"}),
         target_layers=layers,
         num_trained_steps=own.get("num_trained_steps"),
         target_name=own.get("target_name"),
