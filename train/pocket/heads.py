@@ -42,23 +42,19 @@ class Recipe:
 
 
 TRAININGS = {"eagle3": train_eagle3, "mtp": train_mtp}
-# a step of `light` reads 6.0 MB of float32 weights on a CPU, one of the draft model 5.9 MB; `wide`
-# fills 3 MB in bf16 and reads 7.3 MB; a step of `single` reads 6.6 MB
+# a step of `wide` reads 7.2 MB of float32 weights on a CPU, one of `light` 6.0, of `single` 6.6 and
+# one of the draft model 5.9; all of an EAGLE-3 head's token comes through its values, so one group
+# of 64 holds it back
 SHAPES = {
     "eagle3": {
-        "light": HeadShape(
+        name: HeadShape(
             feature_layers=(1, 2, 4),
             draft_vocab_size=2048,
             num_attention_heads=4,
-            num_key_value_heads=1,
+            num_key_value_heads=num_groups,
             intermediate_size=288,
-        ),
-        "wide": HeadShape(
-            feature_layers=(1, 2, 4),
-            draft_vocab_size=2048,
-            num_key_value_heads=1,
-            intermediate_size=432,
-        ),
+        )
+        for name, num_groups in {"wide": 4, "light": 1}.items()
     },
     "mtp": {
         name: HeadShape(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 from fairdraft.noise import exponential as reference
 from fairdraft.noise.address import (
@@ -34,6 +35,18 @@ _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9 = (
 )
 _LN2, _LIMIT = tl.constexpr(reference.LN2), tl.constexpr(reference.SERIES_LIMIT)
 _LARGEST = tl.constexpr(reference.LARGEST_UNIFORM)
+# -log1p(-u) = u + u^2 h(u) up to here, h of degree 4; beyond, the hardware's logarithm is as good
+_FAST_LIMIT = tl.constexpr(0.25)
+_H0, _H1, _H2, _H3, _H4 = (
+    tl.constexpr(c)
+    for c in (
+        0.5000072717666626,
+        0.33293071389198303,
+        0.25711020827293396,
+        0.1467033177614212,
+        0.33570966124534607,
+    )
+)
 _SQRT_HALF_BITS = tl.constexpr(reference.SQRT_HALF_BITS)
 _2M32, _2M64, _2M65 = tl.constexpr(2.0**-32), tl.constexpr(2.0**-64), tl.constexpr(2.0**-65)
 
@@ -81,16 +94,45 @@ def exponential(high, low):
 
 
 @triton.jit
+def fast_exponential(high, low, HAS_LG2: tl.constexpr):
+    """The same number to 1e-6 of itself, in a third of the operations."""
+    u = high.to(tl.float32) * _2M32 + (low.to(tl.float32) * _2M64 + _2M65)
+    u = tl.minimum(u, _LARGEST)
+    zero = tl.zeros_like(u)
+    h = tl.fma(zero + _H4, u, zero + _H3)
+    h = tl.fma(h, u, zero + _H2)
+    h = tl.fma(h, u, zero + _H1)
+    h = tl.fma(h, u, zero + _H0)
+    log = libdevice.fast_log2f(1.0 - u) if HAS_LG2 else tl.log2(1.0 - u)
+    return tl.where(u > _FAST_LIMIT, log * -_LN2, tl.fma(h * u, u, u))
+
+
+@triton.jit
+def fast_exponentials(
+    key, counter, first_lane, LEVEL: tl.constexpr, COUNT: tl.constexpr, HAS_LG2: tl.constexpr
+):
+    """`exponentials` in `fast` arithmetic."""
+    w0, w1, w2, w3 = words(key, counter, first_lane, LEVEL, COUNT)
+    return tl.interleave(fast_exponential(w0, w1, HAS_LG2), fast_exponential(w2, w3, HAS_LG2))
+
+
+@triton.jit
 def exponentials(key, counter, first_lane, LEVEL: tl.constexpr, COUNT: tl.constexpr):
     """Unit exponentials of COUNT consecutive lanes, from an even one: a block [COUNT]."""
+    w0, w1, w2, w3 = words(key, counter, first_lane, LEVEL, COUNT)
+    return tl.interleave(exponential(w0, w1), exponential(w2, w3))
+
+
+@triton.jit
+def words(key, counter, first_lane, LEVEL: tl.constexpr, COUNT: tl.constexpr):
+    """The words of COUNT // 2 consecutive Philox blocks, of two lanes each."""
     pair = tl.arange(0, COUNT // 2)
     block = (first_lane // 2 + pair).to(tl.uint32)
     zero = (pair * 0).to(tl.uint32)
     c2 = counter[2] | (LEVEL << _LEVEL_SHIFT)
-    w0, w1, w2, w3 = tl.philox(
+    return tl.philox(
         key, zero + counter[0], zero + counter[1], block | c2.to(tl.uint32), zero + counter[3]
     )
-    return tl.interleave(exponential(w0, w1), exponential(w2, w3))
 
 
 @triton.jit

@@ -80,9 +80,23 @@ def mass_kernel(
         for i in range(SHAPE[3]):
             part = chunk * SHAPE[3] + i
             values = residual_of(
-                (p_row, q_row), laws, rho, part, num_tiles, vocab_size, masked_id, TILES, True
+                (p_row, q_row),
+                laws,
+                rho,
+                part,
+                num_tiles,
+                vocab_size,
+                masked_id,
+                TILES,
+                True,
+                MODE[0],
             )
-            units += tl.sum(tl.sum(mass_units(values), 1), 0)
+            if MODE[0]:
+                # one tile after the other, each by one tree
+                total = tl.sum(tl.sum(values, 1), 0).to(tl.float64)
+                units += mass_units(tl.minimum(total, 1.0))
+            else:
+                units += tl.sum(tl.sum(mass_units(values), 1), 0)
         tl.atomic_add(tests[2] + place, units, sem="relaxed")
     if is_last(done_ptr + place, num_chunks):
         all_units = tl.atomic_xchg(tests[2] + place, 0)

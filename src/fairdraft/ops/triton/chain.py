@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from fairdraft.ops.rows import RowError
-from fairdraft.ops.triton.arithmetic import exp2_weight, row_total
+from fairdraft.ops.triton.arithmetic import TILE, exp2_weight, row_total
 from fairdraft.ops.triton.law import probability
 from fairdraft.ops.triton.path import store_path
 from fairdraft.ops.triton.race import call_error, greedy, race, row_error
@@ -95,9 +95,10 @@ def chain_kernel(
     p_tiles = (p_stats[0] + place * num_tiles, p_stats[1] + place * num_tiles)
     q_tiles = (q_stats[0] + q_place * num_tiles, q_stats[1] + q_place * num_tiles)
     if MODE[1]:
-        if (r == 0) & (chunk == 0):
-            row = tl.arange(0, SHAPE[2])
-            tl.store(tests[0] + b * R + row, 0, mask=row < R)
+        row = tl.arange(0, SHAPE[2])
+        num_open = tl.where((r == 0) & (chunk == 0), R, 0)
+        tl.store(tests[0] + b * R + row, 0, mask=row < num_open)
+    drafted = draft_logits_of(p_row, q_row, x_d, vocab_size, is_ratio)
     if has_ended == 0:
         if MODE[4]:
             # a forbidden draft has p = 0
@@ -112,11 +113,13 @@ def chain_kernel(
                 q_scale = tl.where(draft_c > 0.0, draft_c, 1.0)
                 store_stats(y, chunk, num_tiles, q_scale, q_tiles, MODE[0], TILES)
     if is_last(done_ptr + place, num_chunks):
-        if ends_before(found[6], b, r, SHAPE[2]) == 0:
+        # where an earlier row ends the walk meanwhile, nobody reads what is decided here
+        if has_ended == 0:
             decide(
-                (p_row, q_row, p_tiles, q_tiles),
+                (p_row, p_tiles, q_tiles),
                 (p_stats, q_stats, q_place, place),
-                (c, draft_c, is_ratio, x_d, is_forbidden, masked_id, is_possible),
+                (c, draft_c, is_ratio, is_forbidden, masked_id, is_possible),
+                drafted,
                 at,
                 found,
                 (b, r, n, vocab_size, num_tiles),
@@ -127,9 +130,21 @@ def chain_kernel(
             )
         if MODE[1]:
             # the last row of a request puts its path together
-            if is_last(requests_done_ptr + b, n + 1):
-                if is_matched == 0:
-                    store_path(found, path, tests, at, b, n, K, STRIDES, ADDRESS)
+            if is_last(requests_done_ptr + b, n + 1) & (is_matched == 0):
+                store_path(found, path, tests, at, b, n, K, STRIDES, ADDRESS)
+
+
+@triton.jit
+def draft_logits_of(p_row, q_row, x_d, vocab_size, is_ratio):
+    """A draft, whether it is an id, and its logits under target and draft where they count.
+
+    The last program of a row wants them; asked for before the tiles, they come with them.
+    """
+    is_id = (x_d >= 0) & (x_d < vocab_size)
+    place = tl.where(is_id, x_d, 0)
+    p_logit = tl.load(p_row + place, mask=is_ratio, other=0.0)
+    q_logit = tl.load(q_row + place, mask=is_ratio, other=0.0)
+    return x_d, is_id, p_logit, q_logit
 
 
 @triton.jit
@@ -137,6 +152,7 @@ def decide(
     rows,
     places,
     request,
+    drafted,
     at,
     found,
     index,
@@ -146,10 +162,14 @@ def decide(
     SHAPE: tl.constexpr,
 ):
     """Decides one row whose statistics are complete."""
-    p_row, q_row, p_tiles, q_tiles = rows
+    p_row, p_tiles, q_tiles = rows
     p_stats, q_stats, q_place, place = places
-    c, draft_c, is_ratio, x_d, is_forbidden, masked_id, is_possible = request
+    c, draft_c, is_ratio, is_forbidden, masked_id, is_possible = request
+    x_d, is_id, p_logit, q_logit = drafted
     b, r, n, vocab_size, num_tiles = index
+    x_tile = tl.where(is_id, x_d, 0) // TILE
+    p_top = tl.load(p_tiles[0] + x_tile, cache_modifier=".cg")
+    q_top = tl.load(q_tiles[0] + x_tile, mask=is_ratio, other=0.0, cache_modifier=".cg")
     top, total = load_stats(p_tiles[0], p_tiles[1], num_tiles, SHAPE[1])
     error, row_max = row_error(top, total)
     key, counter, is_good = final_address(at, b, r, n, STRIDES, ADDRESS, MODE[8])
@@ -169,10 +189,8 @@ def decide(
             if q_error != 0:
                 state = tl.full([], ERROR + _DRAFT_ERROR, tl.int32)
             else:
-                is_id = (x_d >= 0) & (x_d < vocab_size)
-                x_s = tl.where(is_id, x_d, 0)
-                p_x = probability(p_row, p_tiles[0], x_s, c, row_max, row_sum)
-                q_x = probability(q_row, q_tiles[0], x_s, draft_c, q_max, q_sum)
+                p_x = probability(p_logit, p_top, c, row_max, row_sum)
+                q_x = probability(q_logit, q_top, draft_c, q_max, q_sum)
                 p_x = tl.where(is_forbidden, 0.0, p_x)
                 q_x = tl.where(is_id, q_x, 0.0)
                 broken = (q_x == 0.0).to(tl.int32)

@@ -51,6 +51,7 @@ def replacement(
     counter,
     MAX_TILES: tl.constexpr,
     IS_BLOCK: tl.constexpr,
+    IS_FAST: tl.constexpr,
 ):
     """Draws from the residual whose tiles are known, or from p where nothing is left of it."""
     rho, num_tiles, vocab_size, masked_id = sizes
@@ -63,7 +64,9 @@ def replacement(
     if is_there:
         won, tile_margin = first_of(times, weights)
         exponent = tl.sum(tl.where(tile == won, exponents, 0), 0)
-        values = residual_of(rows, laws, rho, won, num_tiles, vocab_size, masked_id, 1, IS_BLOCK)
+        values = residual_of(
+            rows, laws, rho, won, num_tiles, vocab_size, masked_id, 1, IS_BLOCK, IS_FAST
+        )
         in_tile = scaled_weights(values, tl.full([1], 0, tl.int32) + exponent)
         token, margin = race_tokens(tl.reshape(in_tile, (TILE,)), won, key, counter)
         margin = tl.minimum(margin, tile_margin)
@@ -129,6 +132,7 @@ def emit_kernel(
                 counter,
                 SHAPE[1],
                 MODE[1],
+                MODE[0],
             )
             margin = tl.where(is_block, drawn_margin, tl.minimum(margin, drawn_margin))
     emit(found, drafts, out, (first, n, b), (token, margin, state, is_block), walk, K, SHAPE[2])

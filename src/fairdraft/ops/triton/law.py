@@ -23,10 +23,9 @@ _ONE_BITS = tl.constexpr(0x3FF0000000000000)
 
 
 @triton.jit
-def probability(row_ptr, tile_max_ptr, token, c, row_max, total):
-    """P(token) in float64, for a token inside the vocabulary."""
-    tile_max = tl.load(tile_max_ptr + token // TILE, cache_modifier=".cg")
-    weight = exp2_weight(tl.load(row_ptr + token).to(tl.float32) - tile_base(tile_max), c)
+def probability(logit, tile_max, c, row_max, total):
+    """P of a token in float64, from its logit and its tile's largest one."""
+    weight = exp2_weight(logit.to(tl.float32) - tile_base(tile_max), c)
     return weight.to(tl.float64) * law_scale(exp2_weight(tile_max - row_max, c), total)
 
 
@@ -36,6 +35,14 @@ def probabilities(x, tile_max, c, row_max, total):
     weights = exp2_weight(x - tile_base(tile_max)[:, None], c)
     scale = law_scale(exp2_weight(tile_max - row_max, c), total)
     return weights.to(tl.float64) * scale[:, None]
+
+
+@triton.jit
+def fast_probabilities(x, tile_max, c, row_max, total):
+    """P of whole tiles x [G, TILE] in float32, with the hardware's 2^x."""
+    weights = tl.exp2((x - tile_base(tile_max)[:, None]) * c)
+    scale = law_scale(tl.exp2((tile_max - row_max) * c), total).to(tl.float32)
+    return weights * scale[:, None]
 
 
 @triton.jit
@@ -54,16 +61,25 @@ def power_of_two(exponent):
 @triton.jit
 def scaled_weights(values, exponent):
     """Twin of `arithmetic.scaled_weights` on tiles [G, TILE] with their exponents [G]."""
+    values = values.to(tl.float64)
     scale = power_of_two(-tl.maximum(exponent, -1022))
     scaled = values * scale[:, None]
     return tl.where(scaled >= _TINY, scaled, 0.0).to(tl.float32)
 
 
 @triton.jit
-def residual_tiles(values):
-    """Exponent and scaled sum of each tile of a residual [G, TILE]."""
-    exponent = binary_exponent(tl.max(values, 1))
-    return exponent, exact_sum(scaled_weights(values, exponent), 1)
+def residual_tiles(values, IS_FAST: tl.constexpr):
+    """Exponent and scaled sum of each tile of a residual [G, TILE].
+
+    In `fast` arithmetic the exponent is 0 wherever there is anything: float32 holds the sums.
+    """
+    if IS_FAST:
+        total = tl.sum(values, 1)
+        exponent = tl.where(total > 0.0, 0, NO_EXPONENT)
+    else:
+        exponent = binary_exponent(tl.max(values, 1))
+        total = exact_sum(scaled_weights(values, exponent), 1)
+    return exponent, total
 
 
 @triton.jit
@@ -78,7 +94,7 @@ def residual_weights(exponent, tile_sum):
 
 @triton.jit
 def mass_units(values):
-    """Twin of `rules.residual_mass` on values in [0, 1]: int64 of unit 2^-52."""
+    """Twin of `rules.residual_mass` on float64 values in [0, 1]: int64 of unit 2^-52."""
     one = tl.full([], 1.0, tl.float64)
     return (values + one).to(tl.int64, bitcast=True) - _ONE_BITS
 
@@ -109,8 +125,13 @@ def residual_of(
     masked_id,
     TILES: tl.constexpr,
     IS_BLOCK: tl.constexpr,
+    IS_FAST: tl.constexpr,
 ):
-    """max(rho p - q, 0) of TILES tiles [TILES, TILE] in float64."""
+    """max(rho p - q, 0) of TILES tiles [TILES, TILE] in float64, or float32 if `fast`.
+
+    float64 is a hundred times the arithmetic, and then the bound. What float32 loses is a few
+    2^-23 of p and q, which moves the law by no more.
+    """
     p_row, q_row = rows
     p_tile_max, p_c, p_max, p_sum, q_tile_max, q_c, q_max, q_sum = laws
     tile = chunk * TILES + tl.arange(0, TILES)
@@ -119,8 +140,14 @@ def residual_of(
     y = load_tiles(q_row, vocab_size, chunk, TILES)
     p_top = tl.load(p_tile_max + tile, mask=is_tile, other=-_INF)
     q_top = tl.load(q_tile_max + tile, mask=is_tile, other=-_INF)
-    p = probabilities(tl.reshape(x, (TILES, TILE)), p_top, p_c, p_max, p_sum)
-    q = probabilities(tl.reshape(y, (TILES, TILE)), q_top, q_c, q_max, q_sum)
+    x, y = tl.reshape(x, (TILES, TILE)), tl.reshape(y, (TILES, TILE))
+    if IS_FAST:
+        p = fast_probabilities(x, p_top, p_c, p_max, p_sum)
+        q = fast_probabilities(y, q_top, q_c, q_max, q_sum)
+        rho = rho.to(tl.float32)
+    else:
+        p = probabilities(x, p_top, p_c, p_max, p_sum)
+        q = probabilities(y, q_top, q_c, q_max, q_sum)
     if IS_BLOCK:
         p = rho * p
     return tl.maximum(p - q, 0.0)

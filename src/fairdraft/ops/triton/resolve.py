@@ -68,9 +68,18 @@ def resolve_kernel(
     for i in range(SHAPE[3]):
         part = chunk * SHAPE[3] + i
         values = residual_of(
-            (p_row, q_row), laws, rho, part, num_tiles, vocab_size, masked_id, TILES, MODE[1]
+            (p_row, q_row),
+            laws,
+            rho,
+            part,
+            num_tiles,
+            vocab_size,
+            masked_id,
+            TILES,
+            MODE[1],
+            MODE[0],
         )
-        exponent, tile_sum = residual_tiles(values)
+        exponent, tile_sum = residual_tiles(values, MODE[0])
         tile = part * TILES + tl.arange(0, TILES)
         tl.store(exponents + tile, exponent, mask=tile < num_tiles)
         tl.store(sums + tile, tile_sum, mask=tile < num_tiles)

@@ -58,7 +58,7 @@ def stats_kernel(
         key, counter, _ = row_address(at, row, STRIDES, ADDRESS)
         base = tile_base(tl.max(x, 0))
         place = row * num_chunks + chunk
-        store_best(x, base, scale, key, counter, chunk, parts, place, True)
+        store_best(x, base, scale, key, counter, chunk, parts, place, True, HAS_PDL)
 
 
 @triton.jit

@@ -91,17 +91,18 @@ def _launch_all(
         **common | {"num_warps": warps},
     )
     if is_block and chain.draft is not None and depth > 1:
-        tiles, warps = residual_shape(rows, num_tiles)
-        mass_kernel[(count * (depth - 1) * -(-num_tiles // tiles),)](
+        tiles, loops, warps = residual_shape(rows, num_tiles, arithmetic)
+        mass_kernel[(count * (depth - 1) * -(-num_tiles // (tiles * loops)),)](
             *inputs,
             workspace.zeros("masses_done", (rows,), torch.int32),
             sizes,
             chain.num_rows,
             chain.num_slots,
-            SHAPE=(1, *reach, tiles),
+            SHAPE=(tiles, *reach, loops),
             **common | {"num_warps": warps},
         )
-    _launch_end(inputs, sizes, out, chain, workspace, reach, common)
+    residual = residual_shape(count, num_tiles, arithmetic)
+    _launch_end(inputs, sizes, out, chain, workspace, reach, residual, common)
 
 
 def _launch_end(
@@ -111,6 +112,7 @@ def _launch_end(
     chain: DeviceChain,
     workspace: Workspace,
     reach: tuple[int, int],
+    shape: tuple[int, int, int],
     common: dict[str, Any],
 ) -> None:
     """Residuals of requests that end in a rejection, and what every request emits."""
@@ -121,13 +123,13 @@ def _launch_end(
     )
     limits = (chain.num_rows, chain.num_slots)
     if chain.draft is not None and chain.sizes[1]:
-        tiles, warps = residual_shape(count, num_tiles)
-        resolve_kernel[(count * -(-num_tiles // tiles),)](
+        tiles, loops, warps = shape
+        resolve_kernel[(count * -(-num_tiles // (tiles * loops)),)](
             *inputs,
             residual,
             sizes,
             *limits,
-            SHAPE=(1, *reach, tiles),
+            SHAPE=(tiles, *reach, loops),
             **common | {"num_warps": warps},
         )
     emit_kernel[(count,)](
@@ -190,9 +192,12 @@ def chain_shape(num_rows: int, num_tiles: int) -> tuple[int, int]:
     return min(tiles, next_power_of_2(num_tiles)), 4
 
 
-def residual_shape(num_rows: int, num_tiles: int) -> tuple[int, int]:
-    """Tiles, one after the other, and warps of a program that computes a residual in float64."""
+def residual_shape(num_rows: int, num_tiles: int, arithmetic: Arithmetic) -> tuple[int, int, int]:
+    """Tiles at once, how often, and warps of a program that computes a residual."""
+    if arithmetic == "fast":
+        tiles = 4 if num_rows * -(-num_tiles // 4) >= _ENOUGH else 2
+        return min(tiles, next_power_of_2(num_tiles)), 1, 4
     for loops in (8, 4, 2):
         if num_rows * -(-num_tiles // loops) >= _ENOUGH:
-            return loops, 1
-    return 1, 4
+            return 1, loops, 1
+    return 1, 1, 4
