@@ -11,19 +11,31 @@ Axes: B sequences, K drafts, R rows (K + 1), V vocabulary.
 
 from fairdraft.ops.processors.bad_words import forbid_bad_words
 from fairdraft.ops.processors.bias import add_bias
+from fairdraft.ops.processors.edits import Bitmask, Edits, Guard, pack_edits
 from fairdraft.ops.processors.masks import allow_only, forbid
 from fairdraft.ops.processors.min_tokens import forbid_early_ends
 from fairdraft.ops.processors.ngram import forbid_repeated_ngrams
+from fairdraft.ops.processors.params import RowParams
 from fairdraft.ops.processors.paths import DraftedPaths
 from fairdraft.ops.processors.penalties import apply_penalties
+from fairdraft.ops.processors.rows import edit_rows, guard_rows
+from fairdraft.ops.processors.tally import Tally
 
 __all__ = [
+    "Bitmask",
     "DraftedPaths",
+    "Edits",
+    "Guard",
+    "RowParams",
+    "Tally",
     "add_bias",
     "allow_only",
     "apply_penalties",
+    "edit_rows",
     "forbid",
     "forbid_bad_words",
     "forbid_early_ends",
     "forbid_repeated_ngrams",
+    "guard_rows",
+    "pack_edits",
 ]
