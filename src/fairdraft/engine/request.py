@@ -18,6 +18,7 @@ from fairdraft.engine.processing.grammar import GrammarState
 from fairdraft.engine.processing.plan import ProcessingPlan
 from fairdraft.engine.stopping import SequenceText
 from fairdraft.noise import Stream, format_noise_key
+from fairdraft.ops.processors import Tally
 from fairdraft.speculators import count_found
 
 SOURCE_NAMES = {
@@ -49,6 +50,7 @@ class Sequence:
         sources: Stream code of each emitted token, likewise.
         logprobs: Of each emitted token, if asked for.
         grammar: Its place in the request's grammar, if it has one and was in the batch.
+        tally: Counts of its decided tokens, if a device applies its penalties.
         record: Its row record (counts, limits) while it has no row.
         text: Its text so far, if text is needed token by token.
         final_text: Its text, once it ended.
@@ -63,6 +65,7 @@ class Sequence:
     sources: list[int] = field(default_factory=list)
     logprobs: list[dict[int, Logprob]] | None = None
     grammar: GrammarState | None = None
+    tally: Tally | None = None
     record: np.ndarray | None = None
     text: SequenceText | None = None
     final_text: str = ""

@@ -199,7 +199,7 @@ class RoundRunner:
             trace=self.trace,
             device=self.device,
             workspace=self._workspace,
-            process=DraftProcessing(rows) if self.process_draft_logits else None,
+            process=DraftProcessing(rows, self.impl) if self.process_draft_logits else None,
         )
         proposal = speculator.propose(
             DraftState(rows.token_ids[: rows.num_rows], anchor, limits, sampler)
@@ -254,7 +254,9 @@ class RoundRunner:
         )
 
     def _verify(self, rows: RowTable, proposal: Guesses, logits: Tensor) -> Round:
-        processed = process_target(rows, proposal, logits, keep_raw=self.observer is not None)
+        processed = process_target(
+            rows, proposal, logits, keep_raw=self.observer is not None, impl=self.impl
+        )
         target_logits = self._filter(rows, processed.logits)
         verdict = self._apply_rule(rows, proposal, target_logits).cpu()
         accepted = verdict.num_accepted_tokens.numpy()

@@ -12,17 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairdraft.engine.processing.device import process_on_device
 from fairdraft.engine.processing.order import process
-from fairdraft.engine.processing.target import grammars_of, plans_of
+from fairdraft.engine.processing.target import grammars_of, plans_of, tallies_of
 from fairdraft.engine.rows import RowTable
+from fairdraft.ops import Impl
+from fairdraft.ops.dispatch import resolve_impl
 from fairdraft.ops.processors import DraftedPaths
 
 
 class DraftProcessing:
     """Processes draft logits of one round, step by step; see `SharedSampler.process`."""
 
-    def __init__(self, rows: RowTable) -> None:
+    def __init__(self, rows: RowTable, impl: Impl = "auto") -> None:
         self._rows = rows
+        self._impl: Impl = impl
 
     def __call__(self, logits: Tensor, at: np.ndarray, drafts: np.ndarray) -> Tensor:
         """Processes the laws of the next draft.
@@ -53,8 +57,10 @@ class DraftProcessing:
         ends = paths.num_decided + drafts.shape[1]
         paths = replace(paths, num_decided=ends, num_rows=np.ones_like(ends), width=1)
         processed = logits.to(torch.float32, copy=True)
-        plans, grammars = plans_of(rows, chosen), grammars_of(rows, chosen)
-        broken = process(processed[:, None], paths, plans, grammars)
-        for c in broken:
+        asked = processed[:, None], paths, plans_of(rows, chosen), grammars_of(rows, chosen)
+        if resolve_impl(self._impl, logits.device) == "triton":
+            process_on_device(*asked, tallies_of(rows, chosen), stand_in=logits[:, None])
+            return processed
+        for c in process(*asked):
             processed[places[c]] = logits[places[c]]
         return processed

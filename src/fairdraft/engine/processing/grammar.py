@@ -9,7 +9,7 @@ import json
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -234,6 +234,33 @@ def apply_grammar(
     Returns:
         None, or the first row at which the library gave up, and why.
     """
+    matched = match_grammar(paths, sequence, state)
+    if matched.rows:
+        packed = torch.from_numpy(np.stack(matched.masks)).to(logits.device)
+        places = torch.arange(8, dtype=torch.uint8, device=logits.device)
+        is_allowed = ((packed[:, :, None] >> places) & 1).bool().flatten(1)
+        index = int(paths.index[sequence]), torch.tensor(matched.rows, device=logits.device)
+        kept = logits[index].masked_fill(~is_allowed[:, : logits.shape[-1]], -torch.inf)
+        logits[index] = kept
+    return matched.broken
+
+
+class Matched(NamedTuple):
+    """What a grammar says of one sequence's rows.
+
+    Attributes:
+        rows: Rows that it masks.
+        masks: Bits of each, as of `GrammarState.mask`.
+        broken: None, or the first row at which the library gave up, and why.
+    """
+
+    rows: list[int]
+    masks: list[np.ndarray]
+    broken: tuple[int, str] | None
+
+
+def match_grammar(paths: DraftedPaths, sequence: int, state: GrammarState) -> Matched:
+    """Asks one sequence's grammar about its rows; see `apply_grammar`."""
     rows, masks = [], []
     broken = None
     begin = int(paths.prompt_length[sequence])
@@ -248,14 +275,7 @@ def apply_grammar(
         if bits is not None:
             rows.append(row)
             masks.append(bits)
-    if masks:
-        packed = torch.from_numpy(np.stack(masks)).to(logits.device)
-        places = torch.arange(8, dtype=torch.uint8, device=logits.device)
-        is_allowed = ((packed[:, :, None] >> places) & 1).bool().flatten(1)
-        index = int(paths.index[sequence]), torch.tensor(rows, device=logits.device)
-        kept = logits[index].masked_fill(~is_allowed[:, : logits.shape[-1]], -torch.inf)
-        logits[index] = kept
-    return broken
+    return Matched(rows, masks, broken)
 
 
 def _end_of(output: np.ndarray, marker: np.ndarray) -> int | None:

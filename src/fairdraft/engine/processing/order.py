@@ -27,8 +27,7 @@ from fairdraft.engine.processing.grammar import GrammarState, apply_grammar
 from fairdraft.engine.processing.plan import ProcessingPlan
 from fairdraft.ops import processors
 from fairdraft.ops.processors import DraftedPaths
-
-NUM_PROBES = 16
+from fairdraft.ops.processors.edits import NUM_PROBES
 
 #: a row that ends its request if it is reached: which one, and what to say
 Broken = tuple[int, str]
@@ -58,7 +57,7 @@ def process(
     broken: dict[int, Broken] = {}
     for c, (plan, grammar) in enumerate(zip(plans, grammars, strict=True)):
         if grammar is not None:
-            _note(broken, c, apply_grammar(logits, paths, c, grammar))
+            note(broken, c, apply_grammar(logits, paths, c, grammar))
         if plan.allowed_ids is not None:
             processors.allow_only(logits, int(paths.index[c]), plan.allowed_ids)
     _add_biases(logits, paths, plans)
@@ -75,7 +74,7 @@ def process(
     processors.forbid_repeated_ngrams(logits, paths, _field(plans, "no_repeat_ngram_size"))
     for c, plan in enumerate(plans):
         if plan.processors:
-            _note(broken, c, apply_custom(logits, paths, c, plan.processors))
+            note(broken, c, apply_custom(logits, paths, c, plan.processors))
     _find_dead_ends(logits, paths, plans, broken)
     return broken
 
@@ -110,7 +109,7 @@ def _find_dead_ends(
     if not masked:
         return
     index = torch.from_numpy(paths.index[masked]).to(logits.device)
-    probes = torch.from_numpy(np.stack([_probes(plans[c], logits.shape[-1]) for c in masked]))
+    probes = torch.from_numpy(np.stack([probes_of(plans[c], logits.shape[-1]) for c in masked]))
     every_row = torch.arange(logits.shape[1], device=logits.device)[None, :, None]
     probed = logits[index[:, None, None], every_row, probes.to(logits.device)[:, None]]
     is_doubtful = (probed == -torch.inf).all(dim=-1).cpu().numpy() & paths.is_read[masked]
@@ -121,13 +120,17 @@ def _find_dead_ends(
         empty = doubtful[(rows == -torch.inf).all(dim=-1).cpu().numpy()]
         if not len(empty):
             continue
-        names = " and ".join(plans[c].mask_names)
-        count = int(paths.num_output[c, empty[0]])
-        message = f"no token is left after {count} output tokens; loosen {names}"
-        _note(broken, c, (int(empty[0]), message))
+        note(broken, c, dead_end(plans[c], paths, c, int(empty[0])))
 
 
-def _probes(plan: ProcessingPlan, vocab_size: int) -> np.ndarray:
+def dead_end(plan: ProcessingPlan, paths: DraftedPaths, sequence: int, row: int) -> Broken:
+    """What is said of a row without a token left."""
+    count = int(paths.num_output[sequence, row])
+    names = " and ".join(plan.mask_names)
+    return row, f"no token is left after {count} output tokens; loosen {names}"
+
+
+def probes_of(plan: ProcessingPlan, vocab_size: int) -> np.ndarray:
     """Tokens that are likely to be left [NUM_PROBES]."""
     allowed = plan.allowed_ids
     if allowed is None:
@@ -135,6 +138,7 @@ def _probes(plan: ProcessingPlan, vocab_size: int) -> np.ndarray:
     return allowed[np.linspace(0, len(allowed) - 1, NUM_PROBES).astype(np.int64)]
 
 
-def _note(broken: dict[int, Broken], sequence: int, found: Broken | None) -> None:
+def note(broken: dict[int, Broken], sequence: int, found: Broken | None) -> None:
+    """Adds a row that cannot be sampled, unless an earlier one is known."""
     if found is not None and (sequence not in broken or found[0] < broken[sequence][0]):
         broken[sequence] = found

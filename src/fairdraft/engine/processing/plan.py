@@ -11,6 +11,7 @@ import numpy as np
 from fairdraft.engine.params import SamplingParams
 from fairdraft.engine.processing.grammar import Grammar, compile_grammar
 from fairdraft.models import CausalLM
+from fairdraft.ops.processors import RowParams
 from fairdraft.ops.processors.bad_words import BadWords
 
 
@@ -27,6 +28,7 @@ class ProcessingPlan:
         processors: Custom processors.
         grammar: What the output must look like, or None.
         mask_names: Parameters that can leave a row without a token.
+        row_params: All but the custom processors and the grammar, as kernels take it.
     """
 
     params: SamplingParams
@@ -38,6 +40,7 @@ class ProcessingPlan:
     processors: tuple[Any, ...]
     grammar: Grammar | None
     mask_names: tuple[str, ...]
+    row_params: RowParams
 
 
 def compile_plan(params: SamplingParams, target: CausalLM, where: str) -> ProcessingPlan | None:
@@ -64,16 +67,28 @@ def compile_plan(params: SamplingParams, target: CausalLM, where: str) -> Proces
     marker = () if structured is None else structured.begin_after_ids or ()
     _check_ids("begin_after_ids", marker, target, where)
     ends = sorted(target.eos_token_ids | set(params.stop_token_ids or ()))
+    lists: dict[str, Any] = {
+        "allowed_ids": None if allowed is None else np.unique(np.array(allowed, np.int64)),
+        "bias_ids": np.array([int(token_id) for token_id in bias], np.int64),
+        "bias": np.array([float(value) for value in bias.values()], np.float64),
+        "end_ids": np.array([i for i in ends if i < target.vocab_size], np.int64),
+        "bad_words": BadWords.of(words, sequences) if words or sequences else None,
+    }
     return ProcessingPlan(
         params=params,
-        allowed_ids=None if allowed is None else np.unique(np.array(allowed, np.int64)),
-        bias_ids=np.array([int(token_id) for token_id in bias], np.int64),
-        bias=np.array([float(value) for value in bias.values()], np.float64),
-        end_ids=np.array([i for i in ends if i < target.vocab_size], np.int64),
-        bad_words=BadWords.of(words, sequences) if words or sequences else None,
+        **lists,
         processors=tuple(params.logits_processors or ()),
         grammar=None if structured is None else compile_grammar(structured, target, where),
         mask_names=_mask_names(params),
+        row_params=RowParams(
+            vocab_size=target.vocab_size,
+            **lists,
+            min_tokens=params.min_tokens,
+            repetition=params.repetition_penalty,
+            presence=params.presence_penalty,
+            frequency=params.frequency_penalty,
+            ngram_size=params.no_repeat_ngram_size,
+        ),
     )
 
 

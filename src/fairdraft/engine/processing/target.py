@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
+from fairdraft.engine.processing.device import DeadEnds, process_on_device
 from fairdraft.engine.processing.grammar import GrammarState
 from fairdraft.engine.processing.order import Broken, process
 from fairdraft.engine.processing.plan import ProcessingPlan
 from fairdraft.engine.rows import RowTable
-from fairdraft.ops.processors import DraftedPaths
+from fairdraft.ops import Impl
+from fairdraft.ops.dispatch import resolve_impl
+from fairdraft.ops.processors import DraftedPaths, Tally
 from fairdraft.speculators import Guesses
 
 
@@ -28,16 +31,27 @@ class ProcessedRows:
 
     Attributes:
         logits: [B, K + 1, V]; the raw ones themselves if no row asked for anything.
-        broken: First row of a batch row that cannot be sampled, and why.
+        chosen: Batch rows that are processed [C].
+        broken: First row of one of them that cannot be sampled, and why, by index of `chosen`.
+        dead_ends: More of them, which a device found; None for none.
     """
 
     logits: Tensor
+    chosen: np.ndarray
     broken: dict[int, Broken] = field(default_factory=dict)
+    dead_ends: DeadEnds | None = None
 
     def cut(self, num_accepted: np.ndarray, num_emitted: np.ndarray) -> dict[int, str]:
-        """Cuts walks that came to a broken row, in place; returns the errors of their requests."""
+        """Cuts walks that came to a broken row, in place; returns the errors of their requests.
+
+        To be called once the host has the verdict.
+        """
         errors = {}
-        for row, (place, message) in self.broken.items():
+        broken = dict(self.broken)
+        if self.dead_ends is not None:
+            self.dead_ends.add_to(broken)
+        for c, (place, message) in broken.items():
+            row = int(self.chosen[c])
             if num_accepted[row] >= place:
                 num_accepted[row] = num_emitted[row] = place
                 errors[row] = message
@@ -45,7 +59,12 @@ class ProcessedRows:
 
 
 def process_target(
-    rows: RowTable, proposal: Guesses, logits: Tensor, *, keep_raw: bool = False
+    rows: RowTable,
+    proposal: Guesses,
+    logits: Tensor,
+    *,
+    keep_raw: bool = False,
+    impl: Impl = "auto",
 ) -> ProcessedRows:
     """Applies every row's processors; rows that ask for none are left alone.
 
@@ -54,10 +73,11 @@ def process_target(
         proposal: The round's drafts.
         logits: The target's [B, K + 1, V], float32; changed in place unless they are needed raw.
         keep_raw: Whether somebody else reads them; logprobs of raw logits keep them too.
+        impl: Of the ops; "auto" runs kernels where the logits are on a device.
     """
     chosen = np.flatnonzero(rows["is_processed"])
     if not len(chosen):
-        return ProcessedRows(logits)
+        return ProcessedRows(logits, chosen)
     if keep_raw or (rows["num_logprobs"][chosen] >= 0).any():
         logits = logits.clone()
     paths = DraftedPaths.of_round(
@@ -69,11 +89,14 @@ def process_target(
         vocab_size=logits.shape[-1],
         index=chosen,
     )
-    found = process(logits, paths, plans_of(rows, chosen), grammars_of(rows, chosen))
-    broken = {int(chosen[c]): reason for c, reason in found.items()}
-    for row, (place, _) in broken.items():
-        logits[row, place:] = 0.0
-    return ProcessedRows(logits, broken)
+    asked = logits, paths, plans_of(rows, chosen), grammars_of(rows, chosen)
+    if resolve_impl(impl, logits.device) == "triton":
+        found, dead_ends = process_on_device(*asked, tallies_of(rows, chosen))
+        return ProcessedRows(logits, chosen, found, dead_ends)
+    broken = process(*asked)
+    for c, (place, _) in broken.items():
+        logits[int(chosen[c]), place:] = 0.0
+    return ProcessedRows(logits, chosen, broken)
 
 
 def grammars_of(rows: RowTable, chosen: np.ndarray) -> list[GrammarState | None]:
@@ -86,6 +109,21 @@ def grammars_of(rows: RowTable, chosen: np.ndarray) -> list[GrammarState | None]
             sequence.grammar = GrammarState(plan.grammar)
         states.append(sequence.grammar)
     return states
+
+
+def tallies_of(rows: RowTable, chosen: np.ndarray) -> list[Tally | None]:
+    """Counts of the decided tokens of rows with penalties, brought up to date."""
+    tallies = []
+    for row in chosen:
+        sequence = rows.sequences[row]
+        params = sequence.request.plan.row_params
+        if params.is_penalized and sequence.tally is None:
+            sequence.tally = Tally(params.vocab_size, reads_prompt=params.repetition != 1)
+        if sequence.tally is not None:
+            decided = rows.token_ids[row, : rows.records["num_decided"][row]]
+            sequence.tally.count(decided, int(rows.records["prompt_length"][row]))
+        tallies.append(sequence.tally)
+    return tallies
 
 
 def plans_of(rows: RowTable, chosen: np.ndarray) -> list[ProcessingPlan]:
