@@ -1,6 +1,6 @@
 """Kernels on the CPU run in Triton's interpreter, which `tests/conftest.py` switches on.
 
-On a machine with a GPU they are compiled, and `test_gpu.py` runs them; it needs no other conftest.
+On a machine with a GPU they are compiled, and `test_gpu*.py` run them; they need no other conftest.
 """
 
 from __future__ import annotations
