@@ -1,0 +1,181 @@
+"""What processors of rows cost on a GPU: the device's time, the host's, and what both wait for.
+
+Device time comes from CUDA events around a replayed graph, over sets of rows that do not fit in the
+second-level cache. The host's time ends when a round is submitted. Waiting is apart from both: how
+long a synchronization takes is the machine's, and one after another the processors wait for every
+list that they send. Axes: B requests, K drafts, V ids.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from gpu_ops import _conditions as device_conditions
+from gpu_ops import time_graph
+from processor_cases import KINDS, Round, Shape, round_of
+from report import CheckError
+from timing import Spread, interleave, spread
+from torch import Tensor
+
+from fairdraft.engine.processing.device import process_on_device
+from fairdraft.engine.processing.order import probes_of, process
+from fairdraft.ops import processors
+from fairdraft.ops.processors import Edits, Guard
+
+SHAPES = [Shape(1, 3, 1000), Shape(16, 3, 1000), Shape(16, 3, 8000), Shape(64, 3, 1000)]
+QUICK_SHAPES = [Shape(2, 3, 100)]
+ROTATION_BYTES, LEAST_SETS, MOST_SETS = 200 << 20, 2, 64
+#: samples of the host's time, and of processors one after another
+HOST_ROUNDS, SLOW_ROUNDS = 25, 5
+DEVICE = "cuda"
+
+
+def measure(is_quick: bool) -> dict[str, Any]:
+    """Checks every kind against the host, then times it; prints a line each.
+
+    Raises:
+        CheckError: If there is no GPU, a number differs, or a round waits for the device.
+    """
+    if not torch.cuda.is_available():
+        raise CheckError("there is no GPU")
+    for kind in KINDS:
+        _check(kind, Shape(3, 3, 300))
+    results = []
+    for shape in QUICK_SHAPES if is_quick else SHAPES:
+        size = shape.num_rows * shape.vocab_size * 4
+        count = min(MOST_SETS, max(LEAST_SETS, ROTATION_BYTES // size + 1))
+        sets = [torch.randn(shape.logits, device=DEVICE) for _ in range(count)]
+        floors = _floors(sets)
+        for kind in ("nothing", *KINDS):
+            result = {"kind": kind, "shape": shape._asdict(), **_measure(kind, shape, sets)}
+            results.append(result)
+            print(_line(result, shape), flush=True)
+        for name, found in floors.items():
+            results.append({"kind": name, "shape": shape._asdict(), "device_us": found._asdict()})
+            print(_line(results[-1], shape), flush=True)
+    waits = _waits()
+    for name, found in waits.items():
+        print(f"{name}: {found.median:.1f} us ({found.p25:.1f} to {found.p75:.1f})")
+    return {
+        "conditions": device_conditions(torch.device(DEVICE, torch.cuda.current_device())),
+        "results": results,
+        "waits_us": {name: found._asdict() for name, found in waits.items()},
+    }
+
+
+def _packed(own: Round) -> Edits:
+    guards = [
+        Guard(c, probes_of(plan, own.paths.vocab_size))
+        for c, plan in enumerate(own.plans)
+        if plan.mask_names
+    ]
+    params = [plan.row_params for plan in own.plans]
+    return processors.pack_edits(
+        own.paths, params, device=DEVICE, tallies=own.tallies, guards=guards
+    )
+
+
+def _apply(logits: Tensor, edits: Edits) -> None:
+    processors.edit_rows(logits, edits)
+    processors.guard_rows(logits, edits)
+
+
+def _process(own: Round, logits: Tensor) -> None:
+    process_on_device(logits, own.paths, own.plans, own.grammars, own.tallies)
+
+
+def _check(kind: str, shape: Shape) -> None:
+    """The kernels' numbers are the host's; only a custom processor may wait."""
+    own = round_of(kind, shape)
+    expected = torch.randn(shape.logits, generator=torch.Generator().manual_seed(1))
+    logits = expected.to(DEVICE)
+    process(expected, own.paths, own.plans, own.grammars)
+    _process(own, logits)
+    if not torch.equal(logits.cpu(), expected):
+        raise CheckError(f"{kind}: rows differ from the host's")
+    if own.plans[0].processors:
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        _process(own, logits)
+    except RuntimeError as error:
+        raise CheckError(f"{kind}: a round waits for the device: {error}") from None
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def _measure(kind: str, shape: Shape, sets: list[Tensor]) -> dict[str, Any]:
+    """Microseconds of a round: on the device, to submit, to the end, and one after another."""
+    own = round_of(kind, shape)
+    found: dict[str, Any] = {}
+    if not own.plans[0].processors:
+        edits = _packed(own)
+        found["words"] = len(edits.words)
+        calls = [lambda logits=logits: _apply(logits, edits) for logits in sets]
+        found["device_us"] = spread(time_graph(calls)[0].samples)._asdict()
+    logits = sets[0]
+    subjects: dict[str, Callable[[int], float]] = {
+        "submit_us": lambda _: _microseconds(lambda: _process(own, logits), waits=False),
+        "whole_us": lambda _: _microseconds(lambda: _process(own, logits), waits=True),
+    }
+    slow = {
+        "one_after_another_us": lambda _: _microseconds(
+            lambda: process(logits, own.paths, own.plans, own.grammars), waits=True
+        )
+    }
+    for names, rounds in ((subjects, HOST_ROUNDS), (slow, SLOW_ROUNDS)):
+        for name, samples in interleave(names, rounds, warm_up=2).items():
+            found[name] = spread(samples)._asdict()
+    return found
+
+
+def _floors(sets: list[Tensor]) -> dict[str, Spread]:
+    """Reading and writing every row, and writing it alone."""
+    out = torch.empty_like(sets[0])
+    calls = {
+        "a copy of the rows": [lambda logits=logits: out.copy_(logits) for logits in sets],
+        "one write of the rows": [lambda logits=logits: logits.fill_(0.5) for logits in sets],
+    }
+    found = {name: spread(time_graph(own)[0].samples) for name, own in calls.items()}
+    for logits in sets:
+        logits.normal_()
+    return found
+
+
+def _waits() -> dict[str, Spread]:
+    """What it costs the host to wait, whatever for."""
+    word = torch.zeros(1, device=DEVICE)
+    ids = torch.from_numpy(np.arange(1000))
+    subjects = {
+        "a synchronization with nothing to wait for": lambda: None,
+        "an addition of one number and a synchronization": lambda: word.add_(1),
+        "a list of 1,000 ids sent from memory that is not pinned": lambda: ids.to(DEVICE),
+    }
+    timed = {
+        name: lambda _, call=call: _microseconds(call, waits=True)
+        for name, call in subjects.items()
+    }
+    return {name: spread(samples) for name, samples in interleave(timed, HOST_ROUNDS).items()}
+
+
+def _microseconds(call: Callable[[], object], *, waits: bool) -> float:
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    call()
+    if waits:
+        torch.cuda.synchronize()
+    return 1e6 * (time.perf_counter() - begin)
+
+
+def _line(result: dict[str, Any], shape: Shape) -> str:
+    parts = [f"B={shape.batch:3} L={shape.length:5} {result['kind']:26}"]
+    for name in ("device_us", "submit_us", "whole_us", "one_after_another_us"):
+        found = result.get(name)
+        parts.append(f"{name} {found['median']:9.1f}" if found else " " * (len(name) + 10))
+    device = result.get("device_us")
+    parts.append(f"a row {device['median'] / shape.num_rows:.3f} us" if device else "")
+    return "  ".join(parts)
