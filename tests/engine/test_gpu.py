@@ -9,6 +9,7 @@ import torch
 
 from fairdraft import LLM, RequestOutput, SamplingParams
 from fairdraft.ops import Impl
+from tests.engine.test_processors import KINDS
 from tests.engine.toys import speculating, tiny_llama
 
 pytestmark = [
@@ -68,3 +69,21 @@ def test_replayed_rounds_go_up_to_the_context_limit(draft_length: int) -> None:
         texts.append(token_ids(llm.generate(prompts, params)))
     assert texts[0] == texts[1]
     assert [len(p) + len(t) for p, t in zip(prompts, texts[0], strict=True)] == [64] * 3
+
+
+@pytest.mark.parametrize("process_draft_logits", [False, True])
+def test_processed_rows_give_the_tokens_of_the_hosts_processors(process_draft_logits: bool) -> None:
+    """With `impl="cpu"` logits come to the host; one request of each kind, some fail on the way."""
+    config = DRAFTS | {"process_draft_logits": process_draft_logits}
+    params = [
+        SamplingParams(**{"max_tokens": 24, "seed": seed, "temperature": 1 - seed % 2} | kind)
+        for seed, kind in enumerate(KINDS.values())
+    ]
+    params.append(SamplingParams(seed=1, allowed_token_ids=[70, 71], no_repeat_ngram_size=1))
+    texts = []
+    for impl in ("auto", "cpu"):
+        llm = LLM("pocket", speculative_config=config, device="cuda", impl=impl)
+        outputs = llm.generate([PROMPTS[i % 3] for i in range(len(params))], params)
+        assert [bool(output.error) for output in outputs] == [False] * len(KINDS) + [True]
+        texts.append([(list(o.outputs[0].token_ids), o.error) for o in outputs])
+    assert texts[0] == texts[1]
