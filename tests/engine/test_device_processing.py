@@ -16,6 +16,7 @@ from torch import Tensor
 from fairdraft import LLM, SamplingParams
 from fairdraft.engine.processing.draft import DraftProcessing
 from fairdraft.engine.processing.target import ProcessedRows, process_target
+from fairdraft.ops import Impl
 from fairdraft.ops.processors import Tally
 from tests.engine.test_processors import KINDS
 from tests.engine.toys import speculating, table_model
@@ -38,10 +39,12 @@ class Twice:
         self.rounds = self.drafts = 0
         self.errors: list[str] = []
 
-    def target(self, rows: Any, proposal: Any, logits: Tensor, **options: Any) -> ProcessedRows:
+    def target(
+        self, rows: Any, proposal: Any, logits: Tensor, *, keep_raw: bool, impl: Impl
+    ) -> ProcessedRows:
         raw = logits.clone()
-        host = process_target(rows, proposal, logits, **options | {"impl": "cpu"})
-        got = process_target(rows, proposal, raw, **options | {"impl": "triton"})
+        host = process_target(rows, proposal, logits, keep_raw=keep_raw, impl="cpu")
+        got = process_target(rows, proposal, raw, keep_raw=keep_raw, impl="triton")
         assert same(got.logits, host.logits), "rows differ"
         walked = np.full(rows.num_rows, logits.shape[1] - 1)
         cuts = [found.cut(walked.copy(), walked.copy()) for found in (host, got)]
@@ -81,7 +84,8 @@ def pair(**options: Any) -> LLM:
 
 
 def asked(kind: str, seed: int, **options: Any) -> SamplingParams:
-    return SamplingParams(**{"max_tokens": LENGTH, "seed": seed} | KINDS[kind] | options)
+    values: dict[str, Any] = {"max_tokens": LENGTH, "seed": seed}
+    return SamplingParams(**values | KINDS[kind] | options)
 
 
 @pytest.mark.parametrize("process_draft_logits", [False, True])

@@ -75,10 +75,10 @@ def test_replayed_rounds_go_up_to_the_context_limit(draft_length: int) -> None:
 def test_processed_rows_give_the_tokens_of_the_hosts_processors(process_draft_logits: bool) -> None:
     """With `impl="cpu"` logits come to the host; one request of each kind, some fail on the way."""
     config = DRAFTS | {"process_draft_logits": process_draft_logits}
-    params = [
-        SamplingParams(**{"max_tokens": 24, "seed": seed, "temperature": 1 - seed % 2} | kind)
-        for seed, kind in enumerate(KINDS.values())
-    ]
+    params = []
+    for seed, kind in enumerate(KINDS.values()):
+        asked: dict[str, Any] = {"max_tokens": 24, "seed": seed, "temperature": 1 - seed % 2}
+        params.append(SamplingParams(**asked | kind))
     params.append(SamplingParams(seed=1, allowed_token_ids=[70, 71], no_repeat_ngram_size=1))
     texts = []
     for impl in ("auto", "cpu"):

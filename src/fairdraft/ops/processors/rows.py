@@ -51,11 +51,13 @@ def guard_rows(logits: Tensor, edits: Edits, *, stand_in: Tensor | None = None) 
         ValueError: As `edit_rows`, or if `stand_in` has another shape.
     """
     _check(logits, edits)
-    if stand_in is not None and (stand_in.shape != logits.shape or stand_in.stride(2) != 1):
-        raise ValueError(
-            f"stand_in has shape {tuple(stand_in.shape)} and strides {stand_in.stride()}; give "
-            f"{tuple(logits.shape)}, tokens side by side"
-        )
+    if stand_in is not None:
+        if stand_in.shape != logits.shape or stand_in.device != logits.device:
+            raise ValueError(
+                f"stand_in has shape {tuple(stand_in.shape)} on {stand_in.device}; give "
+                f"{tuple(logits.shape)} on {logits.device}"
+            )
+        _check_side_by_side("stand_in", stand_in)
     from fairdraft.ops.triton.processors import guard_on_device
 
     return guard_on_device(logits, edits, stand_in)
@@ -75,5 +77,9 @@ def _check(logits: Tensor, edits: Edits) -> None:
             f"logits {tuple(logits.shape)} on {logits.device}, edits of rows {edits.shape} up to "
             f"sequence {edits.last_index} on {edits.words.device}: pack them for these rows"
         )
-    if logits.shape[2] > 1 and logits.stride(2) != 1:
-        raise ValueError(f"logits have strides {logits.stride()}; tokens must lie side by side")
+    _check_side_by_side("logits", logits)
+
+
+def _check_side_by_side(name: str, rows: Tensor) -> None:
+    if rows.shape[2] > 1 and rows.stride(2) != 1:
+        raise ValueError(f"{name} have strides {rows.stride()}; tokens must lie side by side")
