@@ -3,8 +3,9 @@
 All of them change logits [B, R, V] in place: row r of sequence b is the law after r drafts. A
 processor reads the decided tokens and the drafts before the row from `DraftedPaths`, anew in every
 round, so a rejected draft leaves no trace. They touch the few entries that they change, on
-whatever device the logits are. In which order a request's processors apply is written once, in
-`fairdraft.engine.processing.order`.
+whatever device the logits are, but wait for it. `edit_rows` applies all of them on a CUDA device
+without waiting: they are packed by `pack_edits` and run in kernels. In which order a request's
+processors apply is written once, in `fairdraft.engine.processing.order`.
 
 Axes: B sequences, K drafts, R rows (K + 1), V vocabulary.
 """
