@@ -61,7 +61,7 @@ def test_each_parameter_alone_equals_its_processor(name: str) -> None:
 @pytest.mark.parametrize(("vocab_size", "depth"), [(1, 0), (63, 3), (4_100, 1)])
 def test_all_together_equal_the_processors(vocab_size: int, depth: int, dtype: torch.dtype) -> None:
     """Ragged drafts, none at all, a foreign one; a bitmask of one row and one of all."""
-    for seed in range(1 if vocab_size > 63 else 3):
+    for seed in range(2 if (vocab_size, dtype) == (63, torch.float32) else 1):
         paths = drafted_paths(vocab_size, depth, LENGTHS, CHOSEN, seed)
         params = [everything(vocab_size, seed + c) for c in range(3)]
         rng = np.random.default_rng(seed)
