@@ -88,11 +88,12 @@ def plan_of(kind: str, vocab_size: int) -> ProcessingPlan:
 
 def round_of(kind: str, shape: Shape) -> Round:
     """A round of requests of one kind, histories counted as rounds before would have."""
-    plan, paths = plan_of(kind, shape.vocab_size), text_of(shape).paths(shape)
+    plans = [plan_of(kind, shape.vocab_size) for _ in range(shape.batch)]
+    paths = text_of(shape).paths(shape)
     tallies: list[Tally | None] = [None] * shape.batch
-    if plan.row_params.is_penalized:
-        for c in range(shape.batch):
+    for c, plan in enumerate(plans):
+        if plan.row_params.is_penalized:
             tally = Tally(shape.vocab_size, reads_prompt=plan.row_params.repetition != 1)
             tally.count(paths.token_ids[c, : shape.length], int(paths.prompt_length[c]))
             tallies[c] = tally
-    return Round(paths, [plan] * shape.batch, [None] * shape.batch, tallies)
+    return Round(paths, plans, [None] * shape.batch, tallies)
