@@ -213,10 +213,16 @@ def test_what_cannot_be_edited_is_refused() -> None:
             processors.edit_rows(logits, edits)
     with pytest.raises(ValueError, match="stand_in has shape"):
         processors.guard_rows(torch.zeros(2, 2, 9), edits, stand_in=torch.zeros(2, 2, 8))
-    with pytest.raises(ValueError, match="a bitmask of 8 bits; 9 ids"):
-        processors.pack_edits(
-            paths, [RowParams(vocab_size=9)], bitmasks=[Bitmask(0, 0, np.zeros(1, np.uint8))]
-        )
+    byte, two = np.zeros(1, np.uint8), np.zeros(2, np.uint8)
+    options: list[tuple[dict[str, Any], str]] = [
+        ({"bitmasks": [Bitmask(0, 0, byte)]}, "a bitmask has 8 bits; 9 ids"),
+        ({"bitmasks": [Bitmask(0, 2, two)]}, "a bitmask is of row 2; there are 2"),
+        ({"guards": [Guard(0, np.zeros(3))]}, "a guard has 3 probes; give 16"),
+        ({"paths": drafted_paths(9, 1, (3,), (-1,))}, "the paths have index -1"),
+    ]
+    for own, message in options:
+        with pytest.raises(ValueError, match=message):
+            processors.pack_edits(**{"paths": paths, "params": [RowParams(vocab_size=9)]} | own)
 
 
 @pytest.mark.parametrize(

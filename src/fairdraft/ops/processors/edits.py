@@ -90,7 +90,13 @@ def pack_edits(
             kept, then histories are counted here.
         bitmasks: Besides the allowed ids of `params`.
         guards: Which sequences `guard_rows` is to look at.
+
+    Raises:
+        ValueError: If a place is outside the logits, a bitmask too short, or the number of probes
+            not NUM_PROBES. Ids and numbers are checked by `RowParams` and `Tally`.
     """
+    if (paths.index < 0).any():
+        raise ValueError(f"the paths have index {paths.index.min()}; sequences count from 0")
     words = _Words(len(params) * HEAD)
     head = np.zeros((len(params), HEAD), np.int32)
     head[:, 0] = paths.index
@@ -213,7 +219,11 @@ def _put_masks(words: _Words, paths: DraftedPaths, masks: Sequence[Bitmask]) -> 
     entries = []
     for c, row, bits in masks:
         if 8 * len(bits) < paths.vocab_size:
-            raise ValueError(f"a bitmask of {8 * len(bits)} bits; {paths.vocab_size} ids need one")
+            raise ValueError(
+                f"a bitmask has {8 * len(bits)} bits; {paths.vocab_size} ids need one each"
+            )
+        if row != EVERY_ROW and not 0 <= row < paths.width:
+            raise ValueError(f"a bitmask is of row {row}; there are {paths.width}")
         at = words.put_bits(bits)
         rows = range(paths.width) if row == EVERY_ROW else (row,)
         entries += [(paths.index[c], r, at) for r in rows]
@@ -223,6 +233,8 @@ def _put_masks(words: _Words, paths: DraftedPaths, masks: Sequence[Bitmask]) -> 
 def _put_guards(words: _Words, paths: DraftedPaths, guards: Sequence[Guard]) -> tuple[int, int]:
     begin = words.size
     for c, probes in guards:
+        if len(probes) != NUM_PROBES:
+            raise ValueError(f"a guard has {len(probes)} probes; give {NUM_PROBES}")
         words.put(np.array([paths.index[c], paths.num_rows[c]]), probes)
     return begin, len(guards)
 
