@@ -57,6 +57,7 @@ class RequestMetrics:
         draft_seconds: In the speculator.
         target_seconds: In the target's forward, prefill included.
         verify_seconds: In filters and verification.
+        prefill_seconds: Of `target_seconds`, in the prompts of requests that came in meanwhile.
         total_seconds: Wall time from the first round to the end.
     """
 
@@ -72,6 +73,7 @@ class RequestMetrics:
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
     verify_seconds: float = 0.0
+    prefill_seconds: float = 0.0
     total_seconds: float = 0.0
 
     @property

@@ -93,15 +93,25 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The engine's running totals of seconds."""
+    """The engine's running totals of seconds; `prefill` is a part of `target`."""
 
     draft: float = 0.0
     target: float = 0.0
     verify: float = 0.0
+    prefill: float = 0.0
 
-    def plus(self, *, draft: float = 0.0, target: float = 0.0, verify: float = 0.0) -> Clock:
+    def plus(
+        self,
+        *,
+        draft: float = 0.0,
+        target: float = 0.0,
+        verify: float = 0.0,
+        prefill: float = 0.0,
+    ) -> Clock:
         """The totals after so many seconds more."""
-        return Clock(self.draft + draft, self.target + target, self.verify + verify)
+        return Clock(
+            self.draft + draft, self.target + target, self.verify + verify, self.prefill + prefill
+        )
 
 
 @dataclass(eq=False, slots=True)
@@ -178,6 +188,7 @@ class Request:
             metrics.draft_seconds = clock.draft - self.began.draft
             metrics.target_seconds = clock.target - self.began.target
             metrics.verify_seconds = clock.verify - self.began.verify
+            metrics.prefill_seconds = clock.prefill - self.began.prefill
             metrics.total_seconds = time.perf_counter() - self.began_at
         self.metrics = metrics
 

@@ -178,7 +178,8 @@ class RoundRunner:
                 first_row=first_row,
                 on_block=None if reader is None else show,
             )
-        self.clock = self.clock.plus(target=time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        self.clock = self.clock.plus(target=seconds, prefill=seconds)
 
     def _propose(
         self, speculator: Speculator, rows: RowTable, anchor: np.ndarray, limits: np.ndarray
