@@ -22,7 +22,6 @@ import torch
 from agreement import check_greedy
 from conditions import conditions, describe, thread_counts
 from overhead import round_costs
-from prompts import PROMPTS
 from report import (
     CheckError,
     Target,
@@ -37,6 +36,7 @@ from timing import interleave, paired_ratio, spread
 from transformers.utils import logging as hf_logging
 
 from fairdraft import LLM
+from fairdraft.engine.measuring.prompts import PROMPTS
 from fairdraft.models import CausalLM, load_model
 
 PLAIN, DRAFT, NGRAM = "plain", "draft model", "n-gram"

@@ -9,9 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
-ROOT = Path(__file__).resolve().parent.parent
+#: of a checkout; an installed package has none
+_ROOT = Path(__file__).resolve().parents[4]
 PACKAGES = ("torch", "transformers", "numpy", "numba")
 
 
@@ -36,11 +35,6 @@ def describe(state: dict[str, Any]) -> str:
         f"{state['cpu']}, {state['cores']} cores, L3 {state['l3_cache']}, load "
         f"{state['load_average']}; Python {state['python']}, {versions}; commit {state['commit']}"
     )
-
-
-def thread_counts(wanted: list[int] | None) -> list[int]:
-    """Intra-op thread counts of torch to measure: those asked for, or 1 and every core."""
-    return wanted or sorted({1, torch.get_num_threads()})
 
 
 def _version(name: str) -> str | None:
@@ -68,8 +62,9 @@ def _l3_cache() -> str | None:
 
 
 def _commit() -> str | None:
-    """The short commit, with a plus if the sources differ from it."""
-    commit = _git("rev-parse", "--short", "HEAD")
+    """The short commit of a checkout, with a plus if the sources differ from it."""
+    is_checkout = (_ROOT / "pyproject.toml").is_file() and (_ROOT / "src" / "fairdraft").is_dir()
+    commit = _git("rev-parse", "--short", "HEAD") if is_checkout else None
     if commit is None:
         return None
     return commit + "+" * bool(_git("status", "--porcelain", "--", "src", "bench/*.py"))
@@ -78,7 +73,7 @@ def _commit() -> str | None:
 def _git(*arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+            ["git", *arguments], cwd=_ROOT, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return None
