@@ -27,6 +27,7 @@ from fairdraft.stats.law_test import LawTest, LawVerdict
 from fairdraft.stats.likelihood import LikelihoodProcess, likelihood_ratios
 from fairdraft.stats.planner import TokenPlan, plan_tokens
 from fairdraft.stats.power import noncentrality_for, num_trials_for
+from fairdraft.stats.ratio import ratio_interval, student_quantile
 from fairdraft.stats.summary import (
     AgreementSummary,
     EvidenceSummary,
@@ -90,6 +91,8 @@ __all__ = [
     "noncentrality_for",
     "num_trials_for",
     "plan_tokens",
+    "ratio_interval",
+    "student_quantile",
     "total_variation",
     "total_variation_floor",
 ]
