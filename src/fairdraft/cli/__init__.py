@@ -1,4 +1,4 @@
-"""The command line: `fairdraft generate`, `fairdraft audit` and `fairdraft info`."""
+"""The command line: `fairdraft generate`, `audit`, `bench` and `info`."""
 
 from fairdraft.cli.app import main
 

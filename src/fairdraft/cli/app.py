@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import fairdraft
-from fairdraft.cli import audit, convert, generate, info, train
+from fairdraft.cli import audit, bench, convert, generate, info, train
 
 app = typer.Typer(
     name="fairdraft",
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 generate.register(app)
 audit.register(app)
+bench.register(app)
 train.register(app)
 convert.register(app)
 info.register(app)

@@ -53,9 +53,9 @@ def document(
     }
 
 
-def dumps(value: dict[str, Any]) -> str:
-    """Returns strict JSON in ASCII; numbers that JSON lacks become null."""
-    return json.dumps(_strict(value), indent=2, allow_nan=False)
+def dumps(value: dict[str, Any], *, indent: int | None = 2) -> str:
+    """Returns strict JSON in ASCII, on one line without `indent`; numbers it lacks become null."""
+    return json.dumps(_strict(value), indent=indent, allow_nan=False)
 
 
 def library_versions() -> dict[str, str | None]:

@@ -70,6 +70,13 @@ def new_speculator(
     return DraftModelSpeculator(draft, num_drafts, vocabulary, **options)
 
 
+def num_parameters(speculator: Speculator | None) -> int:
+    """Parameters of what drafts, what it shares with the target apart; 0 if it has none."""
+    if isinstance(speculator, DraftModelSpeculator):
+        return speculator.model.num_parameters
+    return speculator.num_parameters if isinstance(speculator, HeadSpeculator) else 0
+
+
 def describe_speculator(
     config: SpeculativeConfig | None, speculator: Speculator | None, max_model_len: int
 ) -> str:

@@ -62,6 +62,11 @@ class HeadSpeculator:
         """Modules that run."""
         return 1
 
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the head's own; what it shares with the target is not counted."""
+        return sum(p.numel() for p in self.head.head.own_parameters().values())
+
     def commit(self, num_accepted_tokens: np.ndarray) -> None:
         """Does nothing: slots of drafts are written again when their tokens are decided."""
 
@@ -90,9 +95,9 @@ class HeadSpeculator:
             max_model_len: The context of the requests.
         """
         config, num_slots = self.head.head.config, self.head.num_slots
-        own = sum(p.numel() for p in self.head.head.own_parameters().values())
+        states = ", ".join(map(str, config.feature_layers))
         text = (
-            f"{own:,} parameters, states {', '.join(map(str, config.feature_layers))}, drafts "
+            f"{self.num_parameters:,} parameters, states {states}, drafts "
             f"{self._law.num_ids} of {self.vocab_size} ids"
         )
         trained = config.num_trained_steps

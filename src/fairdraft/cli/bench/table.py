@@ -1,0 +1,84 @@
+"""The table of a measurement, by temperature."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.box import ROUNDED
+from rich.console import Console
+from rich.table import Table
+
+#: width where there is no terminal to ask
+WIDTH = 200
+FIGURES = (
+    *("K", "parameters", "tokens a round", "tokens/s", "quartiles", "/ plain"),
+    *("rounds", "draft ms", "verify ms", "other ms"),
+)
+
+
+def show_table(found: dict[str, Any]) -> None:
+    """Prints a measurement's document on stdout."""
+    console = Console(
+        file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else WIDTH
+    )
+    target = found["target"]
+    console.print(
+        f"{target['name']}, {target['parameters']:,} parameters, {target['dtype']} on "
+        f"{found['device_name']}, {found['threads']} threads; {found['samples']} requests a cell "
+        f"of {found['num_tokens']} tokens, {found['num_prompts']} prompts",
+        soft_wrap=True,
+    )
+    console.print(speculator_table(found))
+    console.print(
+        "tokens a round: interval at 95% over prompts; tokens/s, ratio and ms a round: medians, "
+        "quartiles of the speed; verify: target and verification, prompts apart",
+        style="dim",
+        soft_wrap=True,
+    )
+
+
+def speculator_table(found: dict[str, Any]) -> Table:
+    """The cells of a document, a section for each temperature."""
+    table = Table(box=ROUNDED)
+    for name in ("T", "speculator"):
+        table.add_column(name, no_wrap=True)
+    for name in FIGURES:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("greedy text", no_wrap=True)
+    temperature = None
+    for cell in found["cells"]:
+        is_new = cell["temperature"] != temperature
+        if is_new and temperature is not None:
+            table.add_section()
+        temperature = cell["temperature"]
+        table.add_row(f"{temperature:g}" if is_new else "", *_row(cell))
+    return table
+
+
+def length_text(cell: dict[str, Any]) -> str:
+    """A cell's acceptance length with its interval."""
+    text = f"{cell['acceptance_length']:.2f}"
+    if cell["interval"] is None or not cell["num_drafts"]:
+        return text
+    low, high = cell["interval"]
+    return f"{text} [{low:.2f}, {high:.2f}]"
+
+
+def _row(cell: dict[str, Any]) -> tuple[str, ...]:
+    speed, draft = cell["tokens_per_second"], cell["draft_ms"]
+    same = {True: "same", False: "DIFFERS", None: ""}[cell["same_text"]]
+    return (
+        cell["speculator"],
+        str(cell["num_drafts"]),
+        f"{cell['parameters']:,}",
+        length_text(cell),
+        f"{speed['median']:.1f}",
+        f"{speed['p25']:.1f} to {speed['p75']:.1f}",
+        f"{cell['over_plain']['median']:.2f}",
+        str(cell["rounds"]),
+        "in verify" if draft is None else f"{draft['median']:.2f}",
+        f"{cell['verify_ms']['median']:.2f}",
+        f"{cell['other_ms']['median']:.2f}",
+        same,
+    )

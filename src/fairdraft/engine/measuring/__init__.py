@@ -1,0 +1,23 @@
+"""Measuring speculators of a target: what they cost, and how much of what they draft stands."""
+
+from fairdraft.engine.measuring.candidates import Candidate, available, named
+from fairdraft.engine.measuring.prompts import PROMPTS
+from fairdraft.engine.measuring.speculators import (
+    Cell,
+    Measurement,
+    RequestFailed,
+    measure_speculators,
+)
+from fairdraft.engine.measuring.timing import Spread
+
+__all__ = [
+    "PROMPTS",
+    "Candidate",
+    "Cell",
+    "Measurement",
+    "RequestFailed",
+    "Spread",
+    "available",
+    "measure_speculators",
+    "named",
+]

@@ -1,0 +1,103 @@
+"""Which speculators a target has at hand without a word from the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fairdraft import pocket
+from fairdraft.engine.config import POCKET_HEADS, SpeculativeConfig, infer_method
+from fairdraft.models import CausalLM
+
+T = TypeVar("T")
+
+#: methods that draft for any target; others need a model, or something of each request
+_FROM_TEXT = ("ngram", "suffix")
+_POCKET_DRAFT = "pocket-draft"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to speculate.
+
+    Attributes:
+        name: What tables call it.
+        config: vLLM's dictionary, without K where K is still open.
+        is_asked: Whether the caller named it, so that it must not be passed over.
+    """
+
+    name: str
+    config: dict[str, Any]
+    is_asked: bool = False
+
+
+def available(target: CausalLM) -> list[Candidate]:
+    """What can draft for a target: its embedded drafters, its own modules, and its text.
+
+    Args:
+        target: "pocket" has every embedded drafter of this installation; any other target the
+            modules for multi-token prediction that its own folder brings.
+    """
+    configs: list[dict[str, Any]] = []
+    if target.name in ("pocket", str(pocket.path("target"))):
+        for name in (_POCKET_DRAFT, *POCKET_HEADS):
+            folder = pocket.path(POCKET_HEADS.get(name, "draft"))
+            if (folder / "config.json").is_file():
+                configs.append({"method": infer_method(name), "model": name})
+    elif getattr(target.model.config, "num_nextn_predict_layers", 0) and Path(target.name).is_dir():
+        configs.append({"method": "mtp", "model": target.name})
+    configs += [{"method": method} for method in _FROM_TEXT]
+    return named(configs)
+
+
+def named(configs: Iterable[Mapping[str, Any]], *, is_asked: bool = False) -> list[Candidate]:
+    """Candidates from dictionaries, each under a name of its own: its method, if that is free.
+
+    Raises:
+        ValueError: If one is no `speculative_config`, or two are the same.
+    """
+    found: dict[str, Candidate] = {}
+    for config in configs:
+        settled = SpeculativeConfig.from_dict(config)
+        model = config.get("model")
+        names = [str(settled.method)]
+        if model is not None:
+            names.append(f"{names[0]} {_short(model)}")
+        extras = {k: v for k, v in config.items() if k not in ("method", "model")}
+        described = " ".join([names[-1], *(f"{k}={v}" for k, v in extras.items())])
+        names.append(described)
+        free = [name for name in names if name not in found]
+        if not free:
+            raise ValueError(f"speculator {described!r} is given twice; leave one out")
+        found[free[0]] = Candidate(free[0], dict(config), is_asked)
+    return list(found.values())
+
+
+def most_drafts(make: Callable[[int], T], most: int) -> tuple[int, T]:
+    """What `make` returns for the largest K that it takes, and that K.
+
+    A head of n modules drafts at most n tokens, and says so by refusing more.
+
+    Args:
+        make: Called with K, from `most` down; raises ValueError where it cannot be used.
+        most: The largest K to try, at least 1.
+
+    Raises:
+        ValueError: What it said of `most`, if it takes no K at all.
+    """
+    first: ValueError | None = None
+    for num_drafts in range(most, 0, -1):
+        try:
+            return num_drafts, make(num_drafts)
+        except ValueError as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def _short(model: Any) -> str:
+    if isinstance(model, str | Path):
+        return Path(model).name
+    return str(getattr(model, "name", type(model).__name__))

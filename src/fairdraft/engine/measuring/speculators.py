@@ -1,0 +1,282 @@
+"""Every speculator of a target on the same prompts, in turns with plain decoding."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+from fairdraft.engine.llm import LLM
+from fairdraft.engine.measuring.candidates import Candidate, available, most_drafts
+from fairdraft.engine.measuring.prompts import PROMPTS
+from fairdraft.engine.measuring.timing import Spread, interleave, paired_ratio, spread
+from fairdraft.engine.output import RequestMetrics
+from fairdraft.engine.params import SamplingParams
+from fairdraft.engine.prompts import Prompt
+from fairdraft.engine.speculation import num_parameters
+from fairdraft.models import CausalLM
+from fairdraft.ops.arithmetic import GREEDY_TEMPERATURE
+from fairdraft.stats import ratio_interval
+
+PLAIN = "plain"
+
+#: samples done, samples in all, seconds so far
+OnSample = Callable[[int, int, float], None]
+
+
+class RequestFailed(Exception):
+    """A request that was to be timed ended in an error; nothing was measured."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One speculator at one temperature.
+
+    Attributes:
+        speculator: Its name; "plain" for none.
+        temperature: Of the requests.
+        num_drafts: K, at most as asked for; 0 for plain decoding.
+        parameters: Of what drafts, what it shares with the target apart.
+        rounds: Verified rounds, over all samples.
+        tokens: Emitted tokens.
+        acceptance_length: Tokens a round, the one after the drafts included.
+        interval: Of it at 95%, over prompts; None of a single prompt.
+        by_draft: Of the drafts verified at each place, the share that stood.
+        tokens_per_second: Of a request, its prompt included.
+        over_plain: Ratio to plain decoding of the same prompt in the same turn.
+        draft_ms: Drafting, a round; None where it runs within `verify_ms`, as in CUDA graphs.
+        verify_ms: Target and verification, a round, prompts apart.
+        other_ms: The rest of a round: commit and bookkeeping.
+        same_text: Whether its greedy texts are those of plain decoding; None if sampled.
+    """
+
+    speculator: str
+    temperature: float
+    num_drafts: int
+    parameters: int
+    rounds: int
+    tokens: int
+    acceptance_length: float
+    interval: tuple[float, float] | None
+    by_draft: list[float]
+    tokens_per_second: Spread
+    over_plain: Spread
+    draft_ms: Spread | None
+    verify_ms: Spread
+    other_ms: Spread
+    same_text: bool | None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured.
+
+    Attributes:
+        target: Name, parameters, dtype and device.
+        num_prompts: Prompts.
+        num_tokens: New tokens of each request; the end of a text is ignored.
+        samples: Requests of each cell, in turns over the prompts.
+        cells: Plain decoding first, by temperature.
+        refused: Speculator to the reason why it was not measured.
+    """
+
+    target: dict[str, Any]
+    num_prompts: int
+    num_tokens: int
+    samples: int
+    cells: list[Cell]
+    refused: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for files; figures to four digits."""
+        return _rounded(asdict(self))
+
+
+@dataclass
+class _Runs:
+    """What the timed requests of a cell gave, in the order of the turns."""
+
+    speeds: list[float] = field(default_factory=list)
+    metrics: list[RequestMetrics] = field(default_factory=list)
+    token_ids: list[list[int]] = field(default_factory=list)
+
+
+def measure_speculators(
+    target: CausalLM,
+    candidates: Sequence[Candidate] | None = None,
+    *,
+    prompts: Sequence[Prompt] = PROMPTS,
+    num_drafts: int = 4,
+    num_tokens: int = 128,
+    temperatures: Sequence[float] = (0.0, 0.7, 1.0),
+    samples: int | None = None,
+    on_sample: OnSample = lambda done, total, seconds: None,
+    **engine: Any,
+) -> Measurement:
+    """Times all cells in turns, one request at a time, after one turn that is thrown away.
+
+    Args:
+        target: The loaded target.
+        candidates: Speculators; None for what is `available`.
+        prompts: What is continued; a cell's sample i continues prompt i modulo their number.
+        num_drafts: K of whoever does not say otherwise; a head that takes fewer drafts fewer.
+        num_tokens: New tokens of each request.
+        temperatures: 0 is greedy.
+        samples: Requests of each cell; None for one a prompt.
+        on_sample: Called after each request.
+        **engine: Further arguments of `LLM`.
+
+    Raises:
+        ValueError: If a value cannot be used, or a speculator that was asked for.
+        RequestFailed: If a request ends in an error.
+    """
+    samples = len(prompts) if samples is None else samples
+    for name, count in (
+        ("samples", samples),
+        ("num_tokens", num_tokens),
+        ("prompts", len(prompts)),
+    ):
+        if count < 1:
+            raise ValueError(f"{name}={count!r}: must be at least 1")
+    if not temperatures or len(set(temperatures)) < len(temperatures):
+        raise ValueError(f"temperatures={list(temperatures)!r}: give one or more, each once")
+    llms: dict[str, LLM] = {PLAIN: LLM(target, **engine)}
+    refused: dict[str, str] = {}
+    for candidate in available(target) if candidates is None else candidates:
+        try:
+            llms[candidate.name] = _llm(target, candidate, num_drafts, engine)
+        except ValueError as error:
+            if candidate.is_asked:
+                raise
+            refused[candidate.name] = str(error)
+    keys = [(name, float(temperature)) for temperature in temperatures for name in llms]
+    runs = {key: _Runs() for key in keys}
+    total, begin, num_done = len(keys) * (samples + 1), time.perf_counter(), 0
+
+    def timed(key: tuple[str, float], number: int) -> float:
+        nonlocal num_done
+        speed = _run(llms[key[0]], prompts, key[1], num_tokens, number, runs[key])
+        num_done += 1
+        on_sample(num_done, total, time.perf_counter() - begin)
+        return speed
+
+    labels = {f"{name} {temperature!r}": (name, temperature) for name, temperature in keys}
+    interleave(
+        {label: lambda number, key=key: timed(key, number) for label, key in labels.items()},
+        samples,
+    )
+    cells = [
+        _cell(
+            (name, temperature),
+            llms[name],
+            runs[name, temperature],
+            runs[PLAIN, temperature],
+            len(prompts),
+        )
+        for name, temperature in keys
+    ]
+    described = {
+        "name": target.name,
+        "parameters": target.num_parameters,
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "device": str(target.device),
+    }
+    return Measurement(described, len(prompts), num_tokens, samples, cells, refused)
+
+
+def _llm(target: CausalLM, candidate: Candidate, num_drafts: int, engine: dict[str, Any]) -> LLM:
+    config = candidate.config
+    if "num_speculative_tokens" in config:
+        return LLM(target, speculative_config=config, **engine)
+
+    def make(count: int) -> LLM:
+        asked = {**config, "num_speculative_tokens": count}
+        return LLM(target, speculative_config=asked, **engine)
+
+    return most_drafts(make, num_drafts)[1]
+
+
+def _run(
+    llm: LLM,
+    prompts: Sequence[Prompt],
+    temperature: float,
+    num_tokens: int,
+    number: int,
+    runs: _Runs,
+) -> float:
+    """Times one request and notes it; the warm-up, number -1, is not noted."""
+    params = SamplingParams(
+        temperature=temperature, max_tokens=num_tokens, seed=number, ignore_eos=True
+    )
+    begin = time.perf_counter()
+    [output] = llm.generate([prompts[number % len(prompts)]], params)
+    seconds = time.perf_counter() - begin
+    if output.error is not None:
+        raise RequestFailed(output.error)
+    assert output.metrics is not None
+    token_ids = output.outputs[0].token_ids
+    if number >= 0:
+        runs.speeds.append(len(token_ids) / seconds)
+        runs.metrics.append(output.metrics)
+        runs.token_ids.append(token_ids)
+    return len(token_ids) / seconds
+
+
+def _cell(key: tuple[str, float], llm: LLM, runs: _Runs, plain: _Runs, num_prompts: int) -> Cell:
+    (name, temperature), metrics = key, runs.metrics
+    rounds = sum(m.rounds for m in metrics)
+    tokens = sum(m.num_emitted_tokens for m in metrics)
+    # the greedy texts of one prompt are equal, so prompts vary and samples need not
+    groups = [metrics[first::num_prompts] for first in range(min(num_prompts, len(metrics)))]
+    interval = ratio_interval(
+        [sum(m.num_emitted_tokens for m in group) for group in groups],
+        [sum(m.rounds for m in group) for group in groups],
+    )
+    num_drafts = 0 if llm.config is None else llm.config.num_speculative_tokens
+    if interval is not None:
+        # a round emits 1 to K + 1 tokens, so the mean is in there whatever few prompts say
+        interval = max(interval[0], 1.0), min(interval[1], num_drafts + 1.0)
+    accepted = _sums([m.accepted_per_position for m in metrics])
+    drafted = _sums([m.drafted_per_position for m in metrics])
+    draft = [m.draft_seconds for m in metrics]
+    verify = [m.target_seconds + m.verify_seconds - m.prefill_seconds for m in metrics]
+    parts = [m.draft_seconds + m.target_seconds + m.verify_seconds for m in metrics]
+    other = [m.total_seconds - part for m, part in zip(metrics, parts, strict=True)]
+    is_apart = any(draft) or not sum(drafted)
+    return Cell(
+        speculator=name,
+        temperature=temperature,
+        num_drafts=num_drafts,
+        parameters=num_parameters(llm.speculator),
+        rounds=rounds,
+        tokens=tokens,
+        acceptance_length=tokens / rounds,
+        interval=interval,
+        by_draft=[a / d if d else 0.0 for a, d in zip(accepted, drafted, strict=True)],
+        tokens_per_second=spread(runs.speeds),
+        over_plain=paired_ratio(runs.speeds, plain.speeds),
+        draft_ms=_per_round(draft, metrics) if is_apart else None,
+        verify_ms=_per_round(verify, metrics),
+        other_ms=_per_round(other, metrics),
+        same_text=runs.token_ids == plain.token_ids if temperature < GREEDY_TEMPERATURE else None,
+    )
+
+
+def _per_round(seconds: list[float], metrics: list[RequestMetrics]) -> Spread:
+    return spread([1e3 * s / m.rounds for s, m in zip(seconds, metrics, strict=True)])
+
+
+def _sums(lists: list[list[int]]) -> list[int]:
+    return [sum(column) for column in zip_longest(*lists, fillvalue=0)]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, Spread):
+        return _rounded(value._asdict())
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -1,0 +1,59 @@
+"""`fairdraft bench speculators`: one line of JSON, a table, a picture, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairdraft import pocket
+from tests.cli.conftest import Cli
+
+pytestmark = pytest.mark.skipif(
+    not (pocket.path("target") / "config.json").is_file(), reason="no embedded models"
+)
+SMALL = ("--tokens", "6", "--rounds", "2", "--threads", "1", "-p", "The fox", "-p", "A boat")
+
+
+def test_json_is_the_last_line_and_the_picture_is_drawn(cli: Cli, tmp_path: Path) -> None:
+    picture = tmp_path / "deep" / "cells.svg"
+    options = ("--temperature", "0", "-k", "2", "--json", "--picture", str(picture))
+    result = cli("bench", "speculators", *SMALL, *options)
+    assert result.code == 0, result.err
+    [line] = result.out.splitlines()
+    found = json.loads(line)
+    assert found["schema"] == "fairdraft.bench.speculators/1"
+    assert {"cpu", "cores", "torch", "commit"} <= found["conditions"].keys()
+    cells = {cell["speculator"]: cell for cell in found["cells"]}
+    assert {"plain", "draft_model", "ngram", "suffix"} <= cells.keys()
+    draft = cells["draft_model"]
+    assert draft["num_drafts"] == 2 and draft["parameters"] > 0 and draft["same_text"]
+    assert draft["draft_ms"]["median"] > 0 < draft["verify_ms"]["median"]
+    assert 1 <= draft["acceptance_length"] <= 3 and draft["tokens"] == 12
+    assert picture.read_text().startswith("<?xml")
+
+
+def test_table_has_a_line_for_each_cell(cli: Cli) -> None:
+    config = '{"method": "ngram", "prompt_lookup_max": 2}'
+    result = cli("bench", "speculators", *SMALL, "--temperature", "1", "-s", config)
+    assert result.code == 0, result.err
+    assert [line.split("│")[2].strip() for line in result.out.splitlines() if "│" in line][1:] == [
+        "plain",
+        "ngram",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-s", "no-such-model"), "no-such-model"),
+        (("-s", "{"), "--speculator"),
+        (("-s", "ngram", "-s", "ngram"), "given twice"),
+        (("--picture", "cells.pdf"), ".png or .svg"),
+        (("--temperature", "-1"), "temperature"),
+    ],
+)
+def test_unusable_input_is_refused(cli: Cli, options: tuple[str, ...], message: str) -> None:
+    result = cli("bench", "speculators", *SMALL, *options)
+    assert result.code == 2 and message in result.err and not result.out

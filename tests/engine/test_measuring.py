@@ -1,0 +1,113 @@
+"""What is measured of speculators: counts are exact, cells take turns, names are their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fairdraft import pocket
+from fairdraft.engine.measuring import (
+    Candidate,
+    RequestFailed,
+    available,
+    measure_speculators,
+    named,
+)
+from fairdraft.engine.measuring.candidates import most_drafts
+from fairdraft.models import CausalLM, load_model
+from tests.engine.toys import chain_table, table_model
+
+ORDER = list(range(12)) * 2
+
+
+@pytest.fixture(scope="module")
+def target() -> CausalLM:
+    """Counts up from the last token, and begins again at 0."""
+    return load_model(table_model(chain_table([*range(12), 0], 12)))
+
+
+def counting(ids: np.ndarray, most: int) -> list[int]:
+    return [(int(ids[-1]) + i) % 12 for i in range(1, most + 1)]
+
+
+def custom(function: Any, **options: Any) -> dict[str, Any]:
+    return {"method": "custom", "model": function, **options}
+
+
+def test_cells_hold_what_the_engine_counted(target: CausalLM) -> None:
+    """A drafter that is always right, K = 3: four tokens a round, the last round cut."""
+    seen = []
+    found = measure_speculators(
+        target,
+        named([custom(counting), {"method": "ngram"}]),
+        prompts=[[0, 1], [4]],
+        num_drafts=3,
+        num_tokens=8,
+        temperatures=(0.0, 1.0),
+        samples=4,
+        on_sample=lambda done, total, seconds: seen.append((done, total)),
+    )
+    cells = {(cell.speculator, cell.temperature): cell for cell in found.cells}
+    assert list(cells)[:3] == [("plain", 0.0), ("custom", 0.0), ("ngram", 0.0)]
+    right = cells["custom", 0.0]
+    assert (right.rounds, right.tokens, right.acceptance_length) == (8, 32, 4.0)
+    assert right.interval == (4.0, 4.0) and right.by_draft == [1.0, 1.0, 1.0]
+    assert right.num_drafts == 3 and right.parameters == 0
+    plain = cells["plain", 0.0]
+    assert (plain.rounds, plain.num_drafts, plain.over_plain.median) == (32, 0, 1.0)
+    assert all(cell.same_text is (True if t == 0 else None) for (_, t), cell in cells.items())
+    assert seen == [(i + 1, 30) for i in range(30)]
+    assert found.refused == {}
+    assert found.as_dict()["cells"][1]["tokens_per_second"].keys() == {"median", "p25", "p75"}
+
+
+def test_what_cannot_be_used_is_said_or_refused(target: CausalLM) -> None:
+    broken = Candidate("broken", {"method": "eagle3", "model": "no such head"})
+    options: dict[str, Any] = {"prompts": [[0]], "num_tokens": 2, "temperatures": (0.0,)}
+    found = measure_speculators(target, [broken], **options)
+    assert "no such folder" in found.refused["broken"]
+    assert [cell.speculator for cell in found.cells] == ["plain"]
+    with pytest.raises(ValueError, match="no such folder"):
+        measure_speculators(target, [Candidate("broken", broken.config, True)], **options)
+    wrong = named([custom(lambda ids, most: [99])])
+    with pytest.raises(RequestFailed, match="99"):
+        measure_speculators(target, wrong, **options)
+    with pytest.raises(ValueError, match="temperatures"):
+        measure_speculators(target, [], **(options | {"temperatures": (1.0, 1)}))
+    with pytest.raises(ValueError, match="samples=0"):
+        measure_speculators(target, [], **options, samples=0)
+
+
+def test_every_candidate_has_a_name_of_its_own() -> None:
+    ngram = {"method": "ngram"}
+    longer = ngram | {"prompt_lookup_max": 7}
+    heads = [{"method": "eagle3", "model": f"heads/{name}"} for name in "ab"]
+    names = [candidate.name for candidate in named([ngram, longer, *heads])]
+    assert names == ["ngram", "ngram prompt_lookup_max=7", "eagle3", "eagle3 b"]
+    with pytest.raises(ValueError, match="given twice"):
+        named([ngram, ngram])
+
+
+def test_most_drafts_is_the_largest_k_that_is_taken() -> None:
+    def make(count: int) -> str:
+        if count > 2:
+            raise ValueError(f"{count} are too many")
+        return "made"
+
+    assert most_drafts(make, 5) == (2, "made")
+
+    def refuse(count: int) -> str:
+        raise ValueError(f"not {count}")
+
+    with pytest.raises(ValueError, match="not 5"):
+        most_drafts(refuse, 5)
+
+
+def test_what_is_at_hand(target: CausalLM) -> None:
+    assert [c.name for c in available(target)] == ["ngram", "suffix"]
+    if not (pocket.path("target") / "config.json").is_file():
+        pytest.skip("no embedded models")
+    names = [c.name for c in available(load_model("pocket"))]
+    assert names[0] == "draft_model" and names[-2:] == ["ngram", "suffix"]
