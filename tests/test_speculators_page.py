@@ -1,0 +1,62 @@
+"""The table of speculators is what the recorded files give, and says what was not run."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("speculators_page")
+
+
+def cell(name: str, temperature: float, **changes: Any) -> dict[str, Any]:
+    """A cell as the command writes it; no figure in it was measured."""
+    figures = {
+        "num_drafts": 4,
+        "parameters": 1234,
+        "acceptance_length": 2.0,
+        "interval": [1.5, 2.5],
+        "tokens_per_second": {"median": 99.6},
+        "over_plain": {"median": 1.254},
+    }
+    return {"speculator": name, "temperature": temperature, **figures, **changes}
+
+
+def test_page_holds_the_recorded_figures(page: ModuleType) -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.filled(text) == text, "run python bench/speculators_page.py"
+
+
+def test_a_line_says_what_was_measured_audited_and_tested(page: ModuleType) -> None:
+    plain = {"num_drafts": 0, "parameters": 0, "acceptance_length": 1.0}
+    cells = [cell(name, t) for t in (0.0, 1.0) for name in ("eagle3", "dflash b")]
+    cpu = {"cells": [cell("plain", 0.0, **plain), cell("plain", 1.0, **plain), *cells]}
+    gpu = {"device_name": "a card", "cells": [cell("eagle3", 1.0, over_plain={"median": 2.0})]}
+    tested = {"eagle3": "drafts follow q"}
+    lines = page.table(cpu, gpu, {"plain": "PASS"}, tested).splitlines()
+    assert lines[2] == "| plain |  | none | 1.00 | 1.00 | 100, 1.25 |  | PASS |  |"
+    assert lines[3].startswith("| `eagle3` | 4 | 1,234 | 2.00 [1.50, 2.50] | ")
+    assert lines[3].endswith("| 100, 1.25 | 100, 2.00 | not run | drafts follow q |")
+    assert lines[4].endswith("| 100, 1.25 |  | not run | not in the test |")
+    assert "a card" not in page.table(cpu, None, {}, {})
+
+
+def test_methods_are_read_from_the_test_of_q_and_from_audits(page: ModuleType) -> None:
+    source = 'SAMPLED = {"mtp, one": 1, "custom": 2}\nPOINTS = {"custom": 3}\nOTHER = {"x": 0}\n'
+    assert page.q_verdicts(source) == {
+        "mtp": "drafts follow q",
+        "custom": "drafts follow q, point masses",
+    }
+    found = page.q_verdicts(page.Q_TEST.read_text(encoding="utf-8"))
+    assert {"draft_model", "eagle3", "mtp", "ngram", "suffix"} <= found.keys()
+    assert page.audits()["draft_model"] == "[PASS](audits/engine-token.json)"
+    assert page.audits().keys() >= {"plain", "ngram"}
