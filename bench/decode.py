@@ -36,7 +36,7 @@ from timing import interleave, paired_ratio, spread
 from transformers.utils import logging as hf_logging
 
 from fairdraft import LLM
-from fairdraft.engine.measuring.prompts import PROMPTS
+from fairdraft.engine.choice.prompts import PROMPTS
 from fairdraft.models import CausalLM, load_model
 
 PLAIN, DRAFT, NGRAM = "plain", "draft model", "n-gram"

@@ -310,9 +310,23 @@ def test_info_says_what_will_run_and_why(cli) -> None:
 
 def test_info_as_json(cli) -> None:
     found = loaded(cli("info", "--json").out)
-    assert set(found) == {"versions", "devices", "backends", "models", "what runs"}
+    assert set(found) == {
+        *("versions", "devices", "backends", "models", "speculators", "what runs")
+    }
+    assert found["speculators"][-1]["name"] == "auto"
     assert all({"name", "ready", "reason"} == set(entry) for entry in found["models"])
 
 
 def test_version(cli) -> None:
     assert cli("--version").out == f"fairdraft {fairdraft.__version__}\n"
+
+
+def test_auto_says_what_it_chose_and_how_to_pin_it(cli) -> None:
+    config = '{"budget_seconds": 0.05, "num_speculative_tokens": 2}'
+    options = ("--method", "auto", "--speculative-config", config, "--max-tokens", "4", "--json")
+    result = cli("generate", *options, "-p", "The fox", "--seed", "1")
+    assert result.code == 0, result.err
+    found = loaded(result.out)
+    assert {e["name"] for e in found["choice"]["estimates"]} >= {"plain", "draft_model", "ngram"}
+    assert "pinned" in found["choice"]
+    assert any(line.startswith("chosen: ") for line in found["description"])

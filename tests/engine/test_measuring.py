@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fairdraft import pocket
+from fairdraft.engine.choice.candidates import most_drafts
 from fairdraft.engine.measuring import (
     Candidate,
     RequestFailed,
@@ -15,7 +16,6 @@ from fairdraft.engine.measuring import (
     measure_speculators,
     named,
 )
-from fairdraft.engine.measuring.candidates import most_drafts
 from fairdraft.models import CausalLM, load_model
 from tests.engine.toys import chain_table, table_model
 

@@ -20,9 +20,21 @@ LIBRARIES = ("torch", "transformers", "numpy", "numba", "triton")
 
 
 def document(
-    job: Job, run: Run, comparison: Comparison | None, description: str = ""
+    job: Job,
+    run: Run,
+    comparison: Comparison | None,
+    description: str = "",
+    choice: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Returns what a run did as plain values; `description` is what ran, in the engine's words."""
+    """Returns what a run did as plain values.
+
+    Args:
+        job: What was asked for.
+        run: What came out.
+        comparison: With plain decoding, or None.
+        description: What ran, in the engine's words.
+        choice: What method "auto" chose, and from what; None if nothing was to choose.
+    """
     summary = run.summary
     return {
         "schema": SCHEMA,
@@ -32,6 +44,7 @@ def document(
         "engine": job.engine,
         "sampling_params": job.sampling,
         "description": description.splitlines(),
+        "choice": choice,
         "interrupted": run.interrupted,
         "requests": [_request(output) for output in run.outputs],
         "summary": {

@@ -111,7 +111,9 @@ def carry_out(job: Job, *, as_json: bool, plain: bool) -> int:
         except KeyboardInterrupt:
             interrupted = True
     if as_json:
-        found = document(job, run, comparison, session.llm.describe())
+        choice = session.llm.choice
+        chosen = None if choice is None else choice.as_dict()
+        found = document(job, run, comparison, session.llm.describe(), chosen)
         sys.stdout.write(dumps(found) + "\n")
         sys.stdout.flush()
     screen.show_table(run, comparison)

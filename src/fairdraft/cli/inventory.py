@@ -92,6 +92,28 @@ def models() -> list[Entry]:
     ]
 
 
+def speculators() -> list[Entry]:
+    """Lists what drafts for the embedded target, and what method "auto" chooses from."""
+    from fairdraft import pocket
+    from fairdraft.engine.choice.candidates import embedded, from_text
+    from fairdraft.engine.choice.config import AutoConfig
+
+    entries = []
+    for config, folder in embedded():
+        name, ready = config["model"], (folder / "config.json").is_file()
+        reason = f"method {config['method']}"
+        entries.append(Entry(name, ready, reason + ("" if ready else ", not in this installation")))
+    for config in from_text():
+        entries.append(Entry(config["method"], True, "drafts for any target from its text"))
+    ready = (pocket.path("target") / "config.json").is_file()
+    usable = [entry.name for entry in entries if entry.ready]
+    reason = (
+        f"--method auto measures {', '.join(usable)} and plain decoding for "
+        f"{AutoConfig.budget_seconds:g} s at load, takes the fastest with its K, and says why"
+    )
+    return [*entries, Entry("auto", ready, reason)]
+
+
 def what_runs() -> list[Entry]:
     """Says what a bare `fairdraft generate` does, and why."""
     ready = all(entry.ready for entry in models())
@@ -107,6 +129,7 @@ def sections() -> dict[str, list[Entry]]:
         "devices": devices(),
         "backends": backends(),
         "models": models(),
+        "speculators": speculators(),
         "what runs": what_runs(),
     }
 

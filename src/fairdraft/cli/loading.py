@@ -31,11 +31,18 @@ def load_llm(
     import torch
 
     from fairdraft.engine import LLM
+    from fairdraft.engine.choice import read_config
+    from fairdraft.models import load_model
 
+    # what cannot be used is refused before anything is loaded
+    config = read_config(speculative_config)
     many = torch.get_num_threads()
     # the target's size is known only after it was tried
     torch.set_num_threads(threads or 1)
-    llm = LLM(model, speculative_config=speculative_config, **engine)
-    if threads is None and llm.target.num_parameters >= SMALL_MODEL:
+    names = ("tokenizer", "dtype", "device")
+    loading = {name: engine[name] for name in names if name in engine}
+    target = load_model(model, **loading)
+    if threads is None and target.num_parameters >= SMALL_MODEL:
         torch.set_num_threads(many)
-    return llm
+    rest = {name: value for name, value in engine.items() if name != "tokenizer"}
+    return LLM(target, speculative_config=config, **rest)

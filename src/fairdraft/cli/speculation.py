@@ -12,6 +12,7 @@ POCKET_DRAFT = "pocket-draft"
 #: what drafts for `pocket` by method, if nothing is said
 POCKET_DRAFTERS = {"draft_model": POCKET_DRAFT, "eagle3": "pocket-eagle3"}
 NONE = "none"
+AUTO = "auto"
 
 
 def speculative_config(
@@ -74,6 +75,8 @@ def describe(config: dict[str, Any] | None) -> str:
     if config is None:
         return "no speculator"
     name = config["method"]
+    if name == AUTO:
+        return "auto: measured now"
     if config.get("model") is not None and name != "ngram":
         kind = {"draft_model": "draft", "custom": "custom"}.get(name, f"{name} head")
         name = f"{kind} {config['model']}"

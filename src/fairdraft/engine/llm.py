@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from fairdraft.engine.checks import check_integer
+from fairdraft.engine.choice import AutoConfig, Choice, choose, read_config
 from fairdraft.engine.config import SpeculativeConfig
 from fairdraft.engine.core import Engine
 from fairdraft.engine.logprobs import LogprobsMode, check_logprobs_mode
@@ -45,8 +46,8 @@ class LLM:
     Args:
         model: The target: a path, a name, a loaded `PreTrainedModel`, or a `CausalLM`.
         tokenizer: Of a loaded model; None takes the checkpoint's own, if it has one.
-        speculative_config: None for plain decoding, or vLLM's dictionary; see
-            `SpeculativeConfig`.
+        speculative_config: None for plain decoding, vLLM's dictionary, see `SpeculativeConfig`, or
+            "auto": what is fastest here, measured once at load; see `AutoConfig`.
         dtype: As `load_model`: None computes a checkpoint in float32 and leaves a loaded model
             as it is.
         device: Where the models run, and the ops too (unless `trace` keeps these on the host).
@@ -67,6 +68,7 @@ class LLM:
         target: The loaded target.
         speculator: The speculator, or None.
         config: The settled `SpeculativeConfig`, or None.
+        choice: What "auto" chose, and why; None if nothing was to choose.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class LLM:
         model: str | Path | PreTrainedModel | CausalLM,
         *,
         tokenizer: Any = None,
-        speculative_config: Mapping[str, Any] | SpeculativeConfig | None = None,
+        speculative_config: Mapping[str, Any] | SpeculativeConfig | AutoConfig | str | None = None,
         dtype: str | None = None,
         device: str = "cpu",
         max_num_seqs: int = 64,
@@ -91,13 +93,16 @@ class LLM:
                 "impl='triton' and trace: a trace is kept by the host's ops; use 'auto'"
             )
         check_logprobs_mode(logprobs_mode)
-        config = speculative_config
-        if config is not None and not isinstance(config, SpeculativeConfig):
-            config = SpeculativeConfig.from_dict(config)
-        self.config = config
+        config = read_config(speculative_config)
         self.target = load_once(model, tokenizer, dtype, device, "target")
         resolve_impl(impl, self.target.device if impl == "triton" else torch.device("cpu"))
         self.max_model_len = _context(max_model_len, self.target)
+        self.choice: Choice | None = None
+        if isinstance(config, AutoConfig):
+            options: dict[str, Any] = {"impl": impl, "enforce_eager": enforce_eager}
+            self.choice = choose(config, self.target, dtype, self.max_model_len, **options)
+            config = self.choice.config
+        self.config = config
         self.speculator: Speculator | None = None
         if config is not None:
             self.speculator = new_speculator(config, self.target, dtype, str(self.target.device))
@@ -130,6 +135,8 @@ class LLM:
             f"sampler: race, impl {resolve_impl(self.engine.impl, self.engine.device)}; "
             f"rule: {self.engine.rule}",
         ]
+        if self.choice is not None:
+            lines.insert(2, self.choice.describe())
         # kernels of half precision and of accelerators depend on the number of rows
         is_steady = target.device.type == "cpu" and str(target.dtype) in _STEADY_DTYPES
         level = "logits repeat up to rounding" if is_steady else "logits depend on the batch"

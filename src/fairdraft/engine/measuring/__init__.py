@@ -1,7 +1,7 @@
 """Measuring speculators of a target: what they cost, and how much of what they draft stands."""
 
-from fairdraft.engine.measuring.candidates import Candidate, available, named
-from fairdraft.engine.measuring.prompts import PROMPTS
+from fairdraft.engine.choice.candidates import Candidate, available, named
+from fairdraft.engine.choice.prompts import PROMPTS
 from fairdraft.engine.measuring.speculators import (
     Cell,
     Measurement,

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from fairdraft.engine.choice.candidates import Candidate, available, most_drafts
+from fairdraft.engine.choice.prompts import PROMPTS
 from fairdraft.engine.llm import LLM
-from fairdraft.engine.measuring.candidates import Candidate, available, most_drafts
-from fairdraft.engine.measuring.prompts import PROMPTS
 from fairdraft.engine.measuring.timing import Spread, interleave, paired_ratio, spread
 from fairdraft.engine.output import RequestMetrics
 from fairdraft.engine.params import SamplingParams

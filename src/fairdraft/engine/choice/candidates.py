@@ -42,14 +42,24 @@ def available(target: CausalLM) -> list[Candidate]:
     """
     configs: list[dict[str, Any]] = []
     if target.name in ("pocket", str(pocket.path("target"))):
-        for name in (_POCKET_DRAFT, *POCKET_HEADS):
-            folder = pocket.path(POCKET_HEADS.get(name, "draft"))
-            if (folder / "config.json").is_file():
-                configs.append({"method": infer_method(name), "model": name})
+        configs += [config for config, folder in embedded() if (folder / "config.json").is_file()]
     elif getattr(target.model.config, "num_nextn_predict_layers", 0) and Path(target.name).is_dir():
         configs.append({"method": "mtp", "model": target.name})
-    configs += [{"method": method} for method in _FROM_TEXT]
-    return named(configs)
+    return named([*configs, *from_text()])
+
+
+def embedded() -> list[tuple[dict[str, Any], Path]]:
+    """The drafters of "pocket" and their folders, which an installation may lack."""
+    names = {_POCKET_DRAFT: "draft", **POCKET_HEADS}
+    return [
+        ({"method": infer_method(name), "model": name}, pocket.path(folder))
+        for name, folder in names.items()
+    ]
+
+
+def from_text() -> list[dict[str, Any]]:
+    """Methods that draft for any target, and need nothing."""
+    return [{"method": method} for method in _FROM_TEXT]
 
 
 def named(configs: Iterable[Mapping[str, Any]], *, is_asked: bool = False) -> list[Candidate]:
@@ -100,4 +110,4 @@ def most_drafts(make: Callable[[int], T], most: int) -> tuple[int, T]:
 def _short(model: Any) -> str:
     if isinstance(model, str | Path):
         return Path(model).name
-    return str(getattr(model, "name", type(model).__name__))
+    return str(getattr(model, "name", getattr(model, "__name__", type(model).__name__)))

@@ -1,0 +1,323 @@
+"""The choice itself: expected tokens a second of each candidate and K, from measured rounds.
+
+A round with K drafts emits 1 + sum over i <= K of the chance that draft i is reached and stands,
+which does not depend on K under rules `token` and `common_noise` (under `block` a smaller K accepts
+at least what is counted). Chances and costs come from rounds of K = 1 and of the largest K, with a
+straight line between the costs (Leviathan et al. 2023, section 3.3, whose formula holds for one
+chance at every place).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fairdraft.engine.choice.candidates import Candidate, available, most_drafts
+from fairdraft.engine.choice.config import AutoConfig
+from fairdraft.engine.choice.prompts import PROMPTS
+from fairdraft.engine.choice.rounds import RoundLog, Trial, chances
+from fairdraft.engine.config import SpeculativeConfig
+from fairdraft.engine.core import Engine
+from fairdraft.engine.prompts import read_prompt
+from fairdraft.engine.speculation import load_once, new_speculator
+from fairdraft.models import CausalLM
+from fairdraft.speculators import Speculator
+
+PLAIN = "plain"
+#: turns over the trials, so that a drift of the machine meets all of them
+_TURNS = 4
+#: a speculator has to promise this much over plain decoding, more than what it may be misjudged by
+LEAST_GAIN = 1.03
+_NUM_PROMPTS = 4
+#: speculators that are measured to the end
+_FINALISTS = 2
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is expected of a candidate at its best K.
+
+    Attributes:
+        name: Of the candidate.
+        num_drafts: K.
+        tokens_a_round: The token after the drafts included.
+        draft_ms: Drafting, a round.
+        draft_step_ms: What one draft more costs in drafting.
+        verify_ms: Target, verification and the rest, a round.
+        tokens_per_second: Of one request.
+    """
+
+    name: str
+    num_drafts: int
+    tokens_a_round: float
+    draft_ms: float
+    draft_step_ms: float
+    verify_ms: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, from what.
+
+    Attributes:
+        config: Of the speculator, its model loaded; None for plain decoding.
+        pinned: What `speculative_config` gives the same without measuring; None for plain decoding.
+        estimates: Of every candidate, plain decoding included, the best first.
+        refused: Candidate to the reason why it cannot be used.
+        temperature: At which acceptance was measured.
+        num_rounds: Rounds measured.
+        seconds: In all, loading included.
+    """
+
+    config: SpeculativeConfig | None
+    pinned: dict[str, Any] | None
+    estimates: list[Estimate]
+    refused: dict[str, str]
+    temperature: float
+    num_rounds: int
+    seconds: float
+
+    @property
+    def chosen(self) -> Estimate:
+        """The estimate of what was chosen."""
+        if self.config is None:
+            return next(found for found in self.estimates if found.name == PLAIN)
+        return next(found for found in self.estimates if found.name != PLAIN)
+
+    def describe(self) -> str:
+        """Says in a few lines what was chosen, why, and how to pin it."""
+        plain = next(found for found in self.estimates if found.name == PLAIN)
+        others = [found for found in self.estimates if found is not self.chosen]
+        lines = [
+            f"chosen: {_said(self.chosen)}, "
+            f"{self.chosen.tokens_per_second / plain.tokens_per_second:.2f} times plain decoding: "
+            f"{self.chosen.tokens_a_round:.2f} tokens a round of {self.chosen.draft_ms:.2f} ms of "
+            f"drafts and {self.chosen.verify_ms:.2f} ms of the rest"
+        ]
+        if others:
+            lines.append("  not chosen: " + "; ".join(_said(found) for found in others))
+        lines += [f"  not usable: {name}: {reason}" for name, reason in self.refused.items()]
+        lines.append(
+            f"  measured here in {self.seconds:.1f} s, {self.num_rounds} rounds at temperature "
+            f"{self.temperature:g}: another machine or load may choose another K, and with it "
+            f"other tokens for a key; to pin it: speculative_config={self.pinned!r}"
+        )
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for files."""
+        return {
+            "chosen": asdict(self.chosen),
+            "pinned": self.pinned,
+            "estimates": [asdict(found) for found in self.estimates],
+            "refused": self.refused,
+            "temperature": self.temperature,
+            "num_rounds": self.num_rounds,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass
+class _Entrant:
+    """A candidate with its trials at K = 1 and at its largest K."""
+
+    candidate: Candidate
+    config: SpeculativeConfig
+    trials: list[Trial]
+
+
+def choose(
+    asked: AutoConfig, target: CausalLM, dtype: str | None, max_model_len: int, **engine: Any
+) -> Choice:
+    """Measures what is available and takes what promises most tokens a second.
+
+    Args:
+        asked: From what to choose, and how long to measure.
+        target: The loaded target.
+        dtype: Of a draft model, as `load_model`.
+        max_model_len: Context of the requests.
+        **engine: `impl` and `enforce_eager` of the engine to come.
+
+    Raises:
+        ValueError: If a candidate that the caller named cannot be used, or a round fails.
+
+    Noise:
+        That of requests under keys made of a few fixed prompts and small seeds.
+    """
+    begin = time.perf_counter()
+
+    def new_trial(speculator: Speculator | None, num_drafts: int) -> Trial:
+        rule = asked.settled({"method": "ngram"}, 1).rule
+        made = Engine(
+            target,
+            speculator,
+            max_num_seqs=1,
+            max_model_len=max_model_len,
+            rule="token" if speculator is None else rule,
+            **engine,
+        )
+        return Trial(made, num_drafts)
+
+    plain = new_trial(None, 0)
+    entrants: list[_Entrant] = []
+    refused: dict[str, str] = {}
+    given = asked.asked()
+    candidates = given if asked.candidates is not None else [*available(target), *given]
+    for candidate in candidates:
+        try:
+            config = _loaded(asked, candidate, dtype, target)
+            most, speculator = most_drafts(
+                lambda count, config=config: _speculator(config, count, target, dtype),
+                config.num_speculative_tokens,
+            )
+        except ValueError as error:
+            if candidate.is_asked:
+                raise
+            refused[candidate.name] = str(error)
+            continue
+        trials = [new_trial(speculator, most)]
+        if most > 1:
+            trials.insert(0, new_trial(_speculator(config, 1, target, dtype), 1))
+        entrants.append(_Entrant(candidate, config, trials))
+    _measure(plain, entrants, _prompts(target, max_model_len), asked)
+    return _chosen(plain, entrants, refused, asked, begin)
+
+
+def expected(logs: Sequence[RoundLog], num_drafts: int) -> tuple[float, float, float]:
+    """Tokens, seconds of drafting and seconds of the rest of a round of K drafts.
+
+    Args:
+        logs: At K = 1 and at the largest K, or at the largest alone.
+        num_drafts: K.
+    """
+    tokens, chance = 1.0, 1.0
+    for place in chances(logs, logs[-1].most)[:num_drafts]:
+        chance *= place
+        tokens += chance
+    measured = [log.most for log in logs]
+    draft, rest = (
+        float(np.interp(num_drafts, measured, [log.seconds(part) for log in logs]))
+        for part in ("draft", "rest")
+    )
+    return tokens, draft, rest
+
+
+def _measure(
+    plain: Trial, entrants: list[_Entrant], prompts: list[list[int]], asked: AutoConfig
+) -> None:
+    """Runs all trials in turns; after half of them only those of the best go on."""
+    trials = [plain, *(trial for entrant in entrants for trial in entrant.trials)]
+    for trial in trials:
+        # what is compiled or captured on first use is nobody's cost
+        trial.run(prompts[0], asked.temperature, 0.0)
+        trial.log = RoundLog(trial.log.most)
+    begin = time.perf_counter()
+    for turn in range(_TURNS):
+        if turn == _TURNS // 2:
+            entrants = sorted(entrants, key=lambda e: -_best(e).tokens_per_second)[:_FINALISTS]
+            trials = [plain, *(trial for entrant in entrants for trial in entrant.trials)]
+        left = asked.budget_seconds - (time.perf_counter() - begin)
+        share = left / ((_TURNS - turn) * len(trials))
+        for trial in trials if turn % 2 else reversed(trials):
+            trial.run(prompts[turn % len(prompts)], asked.temperature, share)
+
+
+def _best(entrant: _Entrant) -> Estimate:
+    logs = [trial.log for trial in entrant.trials]
+    of_k = [_estimate(entrant.candidate.name, logs, k) for k in range(1, logs[-1].most + 1)]
+    return max(of_k, key=lambda estimate: estimate.tokens_per_second)
+
+
+def _chosen(
+    plain: Trial,
+    entrants: list[_Entrant],
+    refused: dict[str, str],
+    asked: AutoConfig,
+    begin: float,
+) -> Choice:
+    found: list[tuple[Estimate, _Entrant | None]] = [(_estimate(PLAIN, [plain.log], 0), None)]
+    found += [(_best(entrant), entrant) for entrant in entrants]
+    needed = LEAST_GAIN * found[0][0].tokens_per_second
+    found.sort(key=lambda pair: -pair[0].tokens_per_second)
+    best = next((pair for pair in found if pair[1] is not None), None)
+    config = pinned = None
+    if best is not None and best[1] is not None and best[0].tokens_per_second >= needed:
+        estimate, entrant = best
+        config = replace(entrant.config, num_speculative_tokens=estimate.num_drafts)
+        pinned = {
+            **entrant.candidate.config,
+            "method": config.method,
+            "num_speculative_tokens": estimate.num_drafts,
+        }
+        for key in ("draft_sample_method", "rejection_sample_method"):
+            if getattr(config, key) != getattr(SpeculativeConfig, key):
+                pinned[key] = getattr(config, key)
+    trials = [plain, *(trial for entrant in entrants for trial in entrant.trials)]
+    return Choice(
+        config=config,
+        pinned=pinned,
+        estimates=[estimate for estimate, _ in found],
+        refused=refused,
+        temperature=asked.temperature,
+        num_rounds=sum(len(trial.log.accepted) for trial in trials),
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _estimate(name: str, logs: Sequence[RoundLog], num_drafts: int) -> Estimate:
+    tokens, draft, rest = expected(logs, num_drafts)
+    step = 0.0
+    if len(logs) > 1:
+        more = logs[-1].seconds("draft") - logs[0].seconds("draft")
+        step = more / (logs[-1].most - logs[0].most)
+    return Estimate(
+        name=name,
+        num_drafts=num_drafts,
+        tokens_a_round=tokens,
+        draft_ms=1e3 * draft,
+        draft_step_ms=1e3 * step,
+        verify_ms=1e3 * rest,
+        tokens_per_second=tokens / (draft + rest),
+    )
+
+
+def _loaded(
+    asked: AutoConfig, candidate: Candidate, dtype: str | None, target: CausalLM
+) -> SpeculativeConfig:
+    """The candidate's configuration, a draft model loaded once for all trials."""
+    most = candidate.config.get("num_speculative_tokens", asked.num_speculative_tokens)
+    config = asked.settled(candidate.config, most)
+    if config.method != "draft_model":
+        return config
+    draft = load_once(config.model, config.tokenizer, dtype, str(target.device), "draft")
+    return replace(config, model=draft, tokenizer=None)
+
+
+def _speculator(
+    config: SpeculativeConfig, num_drafts: int, target: CausalLM, dtype: str | None
+) -> Speculator:
+    config = replace(config, num_speculative_tokens=num_drafts)
+    return new_speculator(config, target, dtype, str(target.device))
+
+
+def _prompts(target: CausalLM, max_model_len: int) -> list[list[int]]:
+    """A few openings as ids; without a tokenizer, a few ids."""
+    if target.tokenizer is None:
+        step = max(target.vocab_size // 8, 1)
+        texts = [[(i + place * step) % target.vocab_size for place in range(4)] for i in range(4)]
+    else:
+        texts = [
+            read_prompt(text, "built-in prompt", target, target.max_model_len)[1]
+            for text in PROMPTS[:_NUM_PROMPTS]
+        ]
+    return [ids[: max(max_model_len // 2, 1)] for ids in texts]
+
+
+def _said(found: Estimate) -> str:
+    name = "plain decoding" if found.name == PLAIN else f"{found.name}, K = {found.num_drafts}"
+    return f"{name}, {found.tokens_per_second:.0f} tokens/s expected"
