@@ -84,8 +84,11 @@ def test_every_candidate_has_a_name_of_its_own() -> None:
     ngram = {"method": "ngram"}
     longer = ngram | {"prompt_lookup_max": 7}
     heads = [{"method": "eagle3", "model": f"heads/{name}"} for name in "ab"]
-    names = [candidate.name for candidate in named([ngram, longer, *heads])]
-    assert names == ["ngram", "ngram prompt_lookup_max=7", "eagle3", "eagle3 b"]
+    alone = {"method": "suffix", "num_speculative_tokens": 3}
+    few = [heads[0] | {"num_speculative_tokens": count} for count in (2, 3)]
+    names = [candidate.name for candidate in named([ngram, longer, *heads, alone])]
+    assert names == ["ngram", "ngram prompt_lookup_max=7", "eagle3 a", "eagle3 b", "suffix"]
+    assert [candidate.name for candidate in named(few)] == ["eagle3 K=2", "eagle3 K=3"]
     with pytest.raises(ValueError, match="given twice"):
         named([ngram, ngram])
 

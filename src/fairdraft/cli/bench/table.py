@@ -41,8 +41,8 @@ def show_table(found: dict[str, Any]) -> None:
 def speculator_table(found: dict[str, Any]) -> Table:
     """The cells of a document, a section for each temperature."""
     table = Table(box=ROUNDED)
-    for name in ("T", "speculator"):
-        table.add_column(name, no_wrap=True)
+    table.add_column("T", no_wrap=True)
+    table.add_column("speculator", overflow="fold", max_width=32)
     for name in FIGURES:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("greedy text", no_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,26 +63,32 @@ def from_text() -> list[dict[str, Any]]:
 
 
 def named(configs: Iterable[Mapping[str, Any]], *, is_asked: bool = False) -> list[Candidate]:
-    """Candidates from dictionaries, each under a name of its own: its method, if that is free.
+    """Candidates from dictionaries, each named by its method and by what sets it apart from others.
 
     Raises:
         ValueError: If one is no `speculative_config`, or two are the same.
     """
+    given = [(dict(config), str(SpeculativeConfig.from_dict(config).method)) for config in configs]
     found: dict[str, Candidate] = {}
-    for config in configs:
-        settled = SpeculativeConfig.from_dict(config)
-        model = config.get("model")
-        names = [str(settled.method)]
-        if model is not None:
-            names.append(f"{names[0]} {_short(model)}")
-        extras = {k: v for k, v in config.items() if k not in ("method", "model")}
-        described = " ".join([names[-1], *(f"{k}={v}" for k, v in extras.items())])
-        names.append(described)
-        free = [name for name in names if name not in found]
-        if not free:
-            raise ValueError(f"speculator {described!r} is given twice; leave one out")
-        found[free[0]] = Candidate(free[0], dict(config), is_asked)
+    for config, method in given:
+        rivals = [other for other, kind in given if kind == method and other is not config]
+        name = " ".join([method, *_differences(config, rivals)])
+        if name in found:
+            raise ValueError(f"speculator {name!r} is given twice; leave one out")
+        found[name] = Candidate(name, config, is_asked)
     return list(found.values())
+
+
+def _differences(config: dict[str, Any], rivals: Sequence[dict[str, Any]]) -> list[str]:
+    """What tells a dictionary from others of its method, key by key."""
+    keys = dict.fromkeys(key for one in (config, *rivals) for key in one if key != "method")
+    said = []
+    for key in keys:
+        if key in config and any(other.get(key) != config[key] for other in rivals):
+            value = config[key]
+            short = {"model": _short(value), "num_speculative_tokens": f"K={value}"}
+            said.append(short.get(key, f"{key}={value}"))
+    return said
 
 
 def most_drafts(make: Callable[[int], T], most: int) -> tuple[int, T]:
