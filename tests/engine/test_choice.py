@@ -73,7 +73,7 @@ def test_the_drafter_that_is_right_wins_with_the_largest_k(target: CausalLM) -> 
     llm = LLM(target, speculative_config=auto(wrong, right, slow))
     assert llm.choice is not None and llm.config is not None
     assert llm.config.num_speculative_tokens == 3 and llm.config.model is right
-    assert [found.name for found in llm.choice.estimates][-1] == "custom slow"
+    assert llm.choice.estimates[-1].name == "custom slow"
     text = llm.describe()
     assert "chosen: custom right, K = 3" in text and "not chosen: " in text
     assert "another machine or load may choose another K" in text
@@ -103,9 +103,11 @@ def test_what_is_not_usable_is_said_and_what_was_asked_for_is_refused(target: Ca
     config = {**SHORT, "model": "no such head or model"}
     with pytest.raises(ValueError, match="no such head"):
         LLM(target, speculative_config=config)
-    llm = LLM(target, speculative_config="auto")
+    draft = table_model(chain_table([*range(12), 0], 12))
+    llm = LLM(target, speculative_config={**SHORT, "model": draft})
     assert llm.choice is not None
-    assert {found.name for found in llm.choice.estimates} == {"plain", "ngram", "suffix"}
+    names = {found.name for found in llm.choice.estimates}
+    assert names == {"plain", "ngram", "suffix", "draft_model"}
 
 
 @pytest.mark.parametrize(
@@ -128,4 +130,5 @@ def test_unusable_options_are_refused_before_anything_is_loaded(config: Any, mes
 def test_a_read_configuration_passes_through() -> None:
     asked = AutoConfig(budget_seconds=1.0)
     assert read_config(asked) is asked and read_config(None) is None
+    assert read_config("auto") == AutoConfig()
     assert read_config({"method": "auto", "budget_seconds": 1.0}) == asked

@@ -109,6 +109,8 @@ def _write_counts(rows: RowTable, result: Round, kept: np.ndarray) -> None:
     rows["rounds"][:] += 1
     rows["drafted"][:] += places < drafted[:, None]
     rows["accepted"][:] += places < accepted[:, None]
+    if rows.schedule is not None:
+        rows.schedule.note(rows.records[: rows.num_rows], drafted, accepted)
 
 
 def _write_logprobs(

@@ -64,6 +64,12 @@ class SpeculativeConfig:
         confidence_threshold: Of speculators that give laws: draft i is present only while the
             largest probability of its law is at least this; 0 is off. Decided before the draft is
             drawn, so the output's law is the same. Not in vLLM.
+        adaptive: Whether K is a maximum, and a round's K follows from how many drafts stood in the
+            request's own earlier rounds; see `engine.adaptive`. The output's law is the same, and a
+            key repeats its text. Not in vLLM.
+        adaptive_cost_ratio: What a draft costs there, drafting it and its row of the target, over a
+            round without drafts. None measures it once at load; the settled configuration holds the
+            figure, so that it can be pinned: K depends on it.
         check_vocabulary: False skips the comparison of the two tokenizers. The output stays
             exact; drafts of a foreign vocabulary are only rarely accepted.
         process_draft_logits: Applies a request's processors (penalties, bias, masks) to the draft's
@@ -84,6 +90,8 @@ class SpeculativeConfig:
     suffix_decoding_max_spec_factor: float | None = None
     suffix_decoding_min_token_prob: float | None = None
     confidence_threshold: float = 0.0
+    adaptive: bool = False
+    adaptive_cost_ratio: float | None = None
     check_vocabulary: bool = True
     process_draft_logits: bool = False
 
@@ -113,6 +121,7 @@ class SpeculativeConfig:
             )
         self._refuse_foreign_keys()
         self._check_confidence()
+        self._check_adaptive()
         if self.method == "ngram":
             self._settle_lookup()
         elif self.method == "suffix":
@@ -181,6 +190,20 @@ class SpeculativeConfig:
         if not 0.0 <= value <= 1.0:
             raise ValueError(
                 f"confidence_threshold={self.confidence_threshold!r}: must be from 0 (off) to 1"
+            )
+
+    def _check_adaptive(self) -> None:
+        if not isinstance(self.adaptive, bool):
+            raise ValueError(f"adaptive={self.adaptive!r}: must be True or False")
+        ratio = self.adaptive_cost_ratio
+        if ratio is None:
+            return
+        if not self.adaptive:
+            raise ValueError(f"adaptive_cost_ratio={ratio!r} needs adaptive=True; leave it out")
+        if not 0.0 < check_number("adaptive_cost_ratio", ratio) < math.inf:
+            raise ValueError(
+                f"adaptive_cost_ratio={ratio!r}: must be above 0, such as 0.2 where five drafts "
+                "cost as much as a round without; leave it out to have it measured"
             )
 
     def _refuse_foreign_keys(self) -> None:

@@ -6,6 +6,7 @@ import threading
 
 import torch
 
+from fairdraft.engine.adaptive import DraftSchedule
 from fairdraft.engine.commit import commit
 from fairdraft.engine.detokenize import Detokenizer
 from fairdraft.engine.graph_runner import GraphRunner, can_replay
@@ -50,6 +51,7 @@ class Engine:
         enforce_eager: bool = False,
         process_draft_logits: bool = False,
         logprobs_mode: LogprobsMode = "raw_logprobs",
+        schedule: DraftSchedule | None = None,
     ) -> None:
         self.target = target
         self.speculator = speculator
@@ -71,7 +73,7 @@ class Engine:
             process_draft_logits=process_draft_logits,
         )
         num_drafts = speculator.num_speculative_tokens if speculator is not None else 0
-        rows = RowTable(max_num_seqs, num_drafts, max_model_len)
+        rows = RowTable(max_num_seqs, num_drafts, max_model_len, schedule)
         self._scheduler = Scheduler(rows, self._runner)
         #: held during a round; holders see the batch between rounds
         self.lock = threading.RLock()

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
+from fairdraft.engine.adaptive import DraftSchedule
 from fairdraft.engine.checks import check_integer
-from fairdraft.engine.choice import AutoConfig, Choice, choose, read_config
+from fairdraft.engine.choice import (
+    AutoConfig,
+    Choice,
+    choose,
+    measure_cost_ratio,
+    read_config,
+)
 from fairdraft.engine.config import SpeculativeConfig
 from fairdraft.engine.core import Engine
 from fairdraft.engine.logprobs import LogprobsMode, check_logprobs_mode
@@ -98,10 +106,13 @@ class LLM:
         resolve_impl(impl, self.target.device if impl == "triton" else torch.device("cpu"))
         self.max_model_len = _context(max_model_len, self.target)
         self.choice: Choice | None = None
+        options: dict[str, Any] = {"impl": impl, "enforce_eager": enforce_eager}
         if isinstance(config, AutoConfig):
-            options: dict[str, Any] = {"impl": impl, "enforce_eager": enforce_eager}
             self.choice = choose(config, self.target, dtype, self.max_model_len, **options)
             config = self.choice.config
+        if config is not None and config.adaptive and config.adaptive_cost_ratio is None:
+            ratio = measure_cost_ratio(config, self.target, dtype, self.max_model_len, **options)
+            config = replace(config, adaptive_cost_ratio=ratio)
         self.config = config
         self.speculator: Speculator | None = None
         if config is not None:
@@ -112,9 +123,9 @@ class LLM:
             max_num_seqs=max_num_seqs,
             max_model_len=self.max_model_len,
             rule="token" if config is None else config.rule,
-            impl=impl,
             trace=trace,
-            enforce_eager=enforce_eager,
+            schedule=_schedule(config),
+            **options,
             process_draft_logits=config is not None and config.process_draft_logits,
             logprobs_mode=logprobs_mode,
         )
@@ -316,6 +327,13 @@ def _refuse_shared_keys(requests: list[Request]) -> None:
                 f"prompts[{index}]: noise_key={request.params.noise_key!r} is given to another "
                 "prompt too; a key replays one response, so pass one a prompt, or a seed"
             )
+
+
+def _schedule(config: SpeculativeConfig | None) -> DraftSchedule | None:
+    if config is None or not config.adaptive:
+        return None
+    assert config.adaptive_cost_ratio is not None
+    return DraftSchedule(config.num_speculative_tokens, config.adaptive_cost_ratio)
 
 
 def _context(max_model_len: int | None, target: CausalLM) -> int:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fairdraft.engine.adaptive import FIELDS as ADAPTIVE_FIELDS
+from fairdraft.engine.adaptive import DraftSchedule
 from fairdraft.engine.request import Sequence
 from fairdraft.engine.stopping import NO_TOKEN
 from fairdraft.ops.arithmetic import GREEDY_TEMPERATURE
@@ -38,6 +40,7 @@ def record_dtype(num_speculative_tokens: int) -> np.dtype:
             ("rounds", np.int64),
             ("drafted", *per_position),
             ("accepted", *per_position),
+            *ADAPTIVE_FIELDS,
         ],
         align=True,
     )
@@ -53,9 +56,17 @@ class RowTable:
         token_ids: Decided ids, prompt and output [R, L].
         sources: Stream code of each output token, at its position [R, L].
         stop_ids: Stop ids of each row [R, S], padded with NO_TOKEN.
+        schedule: Chooses each row's K from its own rounds; None for always the most.
     """
 
-    def __init__(self, max_rows: int, num_speculative_tokens: int, max_model_len: int) -> None:
+    def __init__(
+        self,
+        max_rows: int,
+        num_speculative_tokens: int,
+        max_model_len: int,
+        schedule: DraftSchedule | None = None,
+    ) -> None:
+        self.schedule = schedule
         self.max_rows = max_rows
         self.num_speculative_tokens = num_speculative_tokens
         self.max_model_len = max_model_len
@@ -146,9 +157,13 @@ class RowTable:
             setattr(self, name, grown)
 
     def max_draft_tokens(self) -> np.ndarray:
-        """Most drafts of each row [B], from its own limits: the round emits one token more."""
+        """Most drafts of each row [B], from its own limits and its own earlier rounds."""
+        # the round emits one token more
         room = self["max_length"] - self["num_decided"] - 1
-        return np.minimum(self["num_speculative_tokens"], room)
+        most = np.minimum(self["num_speculative_tokens"], room)
+        if self.schedule is None:
+            return most
+        return np.minimum(most, self.schedule.num_drafts(self.records[: self.num_rows]))
 
     def _first_record(self, sequence: Sequence) -> np.ndarray:
         request = sequence.request

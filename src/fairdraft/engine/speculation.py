@@ -86,6 +86,11 @@ def describe_speculator(
     text = f"{config.method}, {config.num_speculative_tokens} tokens a round"
     if config.confidence_threshold:
         text += f", while a law's best token has {config.confidence_threshold:g}"
+    if config.adaptive:
+        text += (
+            " at most, fewer by the request's own rounds, a draft at "
+            f"{config.adaptive_cost_ratio:g} of a round without"
+        )
     if isinstance(speculator, DraftModelSpeculator):
         draft = speculator.model
         return (

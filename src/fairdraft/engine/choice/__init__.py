@@ -3,6 +3,7 @@
 from fairdraft.engine.choice.candidates import Candidate, available, named
 from fairdraft.engine.choice.choose import Choice, Estimate, choose
 from fairdraft.engine.choice.config import AutoConfig, read_config
+from fairdraft.engine.choice.cost import measure_cost_ratio
 
 __all__ = [
     "AutoConfig",
@@ -11,6 +12,7 @@ __all__ = [
     "Estimate",
     "available",
     "choose",
+    "measure_cost_ratio",
     "named",
     "read_config",
 ]

@@ -16,23 +16,25 @@ from typing import Any
 
 import numpy as np
 
-from fairdraft.engine.choice.candidates import Candidate, available, most_drafts
+from fairdraft.engine.choice.candidates import Candidate, available, most_drafts, named
 from fairdraft.engine.choice.config import AutoConfig
-from fairdraft.engine.choice.prompts import PROMPTS
-from fairdraft.engine.choice.rounds import RoundLog, Trial, chances
+from fairdraft.engine.choice.rounds import (
+    RoundLog,
+    Trial,
+    chances,
+    loaded,
+    new_trial,
+    opening_ids,
+)
 from fairdraft.engine.config import SpeculativeConfig
 from fairdraft.engine.core import Engine
-from fairdraft.engine.prompts import read_prompt
-from fairdraft.engine.speculation import load_once, new_speculator
 from fairdraft.models import CausalLM
-from fairdraft.speculators import Speculator
 
 PLAIN = "plain"
 #: turns over the trials, so that a drift of the machine meets all of them
 _TURNS = 4
 #: a speculator has to promise this much over plain decoding, more than what it may be misjudged by
 LEAST_GAIN = 1.03
-_NUM_PROMPTS = 4
 #: speculators that are measured to the end
 _FINALISTS = 2
 
@@ -150,42 +152,38 @@ def choose(
         That of requests under keys made of a few fixed prompts and small seeds.
     """
     begin = time.perf_counter()
-
-    def new_trial(speculator: Speculator | None, num_drafts: int) -> Trial:
-        rule = asked.settled({"method": "ngram"}, 1).rule
-        made = Engine(
-            target,
-            speculator,
-            max_num_seqs=1,
-            max_model_len=max_model_len,
-            rule="token" if speculator is None else rule,
-            **engine,
-        )
-        return Trial(made, num_drafts)
-
-    plain = new_trial(None, 0)
+    engine |= {"max_num_seqs": 1, "max_model_len": max_model_len}
+    plain = Trial(Engine(target, None, **engine), 0)
     entrants: list[_Entrant] = []
     refused: dict[str, str] = {}
-    given = asked.asked()
-    candidates = given if asked.candidates is not None else [*available(target), *given]
-    for candidate in candidates:
+    for candidate in _candidates(asked, target):
         try:
-            config = _loaded(asked, candidate, dtype, target)
-            most, speculator = most_drafts(
-                lambda count, config=config: _speculator(config, count, target, dtype),
-                config.num_speculative_tokens,
+            most = candidate.config.get("num_speculative_tokens", asked.num_speculative_tokens)
+            config = loaded(asked.settled(candidate.config, most), target, dtype)
+            most, last = most_drafts(
+                lambda count, config=config: new_trial(config, count, target, dtype, engine), most
             )
         except ValueError as error:
             if candidate.is_asked:
                 raise
             refused[candidate.name] = str(error)
             continue
-        trials = [new_trial(speculator, most)]
-        if most > 1:
-            trials.insert(0, new_trial(_speculator(config, 1, target, dtype), 1))
-        entrants.append(_Entrant(candidate, config, trials))
-    _measure(plain, entrants, _prompts(target, max_model_len), asked)
+        first = [] if most == 1 else [new_trial(config, 1, target, dtype, engine)]
+        entrants.append(_Entrant(candidate, config, [*first, last]))
+    _measure(plain, entrants, opening_ids(target, max_model_len), asked)
     return _chosen(plain, entrants, refused, asked, begin)
+
+
+def _candidates(asked: AutoConfig, target: CausalLM) -> list[Candidate]:
+    """What the caller named, and unless that was a list, what is at hand; named together."""
+    given = asked.asked()
+    if asked.candidates is not None:
+        return given
+    found = available(target)
+    together = named(candidate.config for candidate in (*found, *given))
+    return [
+        replace(candidate, is_asked=place >= len(found)) for place, candidate in enumerate(together)
+    ]
 
 
 def expected(logs: Sequence[RoundLog], num_drafts: int) -> tuple[float, float, float]:
@@ -213,9 +211,7 @@ def _measure(
     """Runs all trials in turns; after half of them only those of the best go on."""
     trials = [plain, *(trial for entrant in entrants for trial in entrant.trials)]
     for trial in trials:
-        # what is compiled or captured on first use is nobody's cost
-        trial.run(prompts[0], asked.temperature, 0.0)
-        trial.log = RoundLog(trial.log.most)
+        trial.warm_up(prompts[0], asked.temperature)
     begin = time.perf_counter()
     for turn in range(_TURNS):
         if turn == _TURNS // 2:
@@ -284,38 +280,6 @@ def _estimate(name: str, logs: Sequence[RoundLog], num_drafts: int) -> Estimate:
         verify_ms=1e3 * rest,
         tokens_per_second=tokens / (draft + rest),
     )
-
-
-def _loaded(
-    asked: AutoConfig, candidate: Candidate, dtype: str | None, target: CausalLM
-) -> SpeculativeConfig:
-    """The candidate's configuration, a draft model loaded once for all trials."""
-    most = candidate.config.get("num_speculative_tokens", asked.num_speculative_tokens)
-    config = asked.settled(candidate.config, most)
-    if config.method != "draft_model":
-        return config
-    draft = load_once(config.model, config.tokenizer, dtype, str(target.device), "draft")
-    return replace(config, model=draft, tokenizer=None)
-
-
-def _speculator(
-    config: SpeculativeConfig, num_drafts: int, target: CausalLM, dtype: str | None
-) -> Speculator:
-    config = replace(config, num_speculative_tokens=num_drafts)
-    return new_speculator(config, target, dtype, str(target.device))
-
-
-def _prompts(target: CausalLM, max_model_len: int) -> list[list[int]]:
-    """A few openings as ids; without a tokenizer, a few ids."""
-    if target.tokenizer is None:
-        step = max(target.vocab_size // 8, 1)
-        texts = [[(i + place * step) % target.vocab_size for place in range(4)] for i in range(4)]
-    else:
-        texts = [
-            read_prompt(text, "built-in prompt", target, target.max_model_len)[1]
-            for text in PROMPTS[:_NUM_PROMPTS]
-        ]
-    return [ids[: max(max_model_len // 2, 1)] for ids in texts]
 
 
 def _said(found: Estimate) -> str:

@@ -8,17 +8,24 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
+from fairdraft.engine.choice.prompts import PROMPTS
+from fairdraft.engine.config import SpeculativeConfig
 from fairdraft.engine.core import Engine
 from fairdraft.engine.params import SamplingParams
+from fairdraft.engine.prompts import read_prompt
 from fairdraft.engine.request import Request
+from fairdraft.engine.speculation import load_once, new_speculator
+from fairdraft.models import CausalLM
 from fairdraft.noise import request_key
 
 #: rounds' worth of the overall chance that each place begins with
 _PULL = 8.0
+_NUM_PROMPTS = 4
 
 
 @dataclass
@@ -72,6 +79,51 @@ def chances(logs: Sequence[RoundLog], most: int) -> list[float]:
     return ((stood + _PULL * overall) / (reached + _PULL)).tolist()
 
 
+def loaded(config: SpeculativeConfig, target: CausalLM, dtype: str | None) -> SpeculativeConfig:
+    """The configuration with its draft model loaded, so that all trials share it."""
+    if config.method != "draft_model":
+        return config
+    draft = load_once(config.model, config.tokenizer, dtype, str(target.device), "draft")
+    return replace(config, model=draft, tokenizer=None)
+
+
+def new_trial(
+    config: SpeculativeConfig,
+    num_drafts: int,
+    target: CausalLM,
+    dtype: str | None,
+    engine: dict[str, Any],
+) -> Trial:
+    """An engine of one row with a configuration's speculator at one K.
+
+    Args:
+        config: The speculator, see `loaded`.
+        num_drafts: K.
+        target: What it drafts for.
+        dtype: Of a draft model that is not loaded yet.
+        engine: Further arguments of `Engine`.
+
+    Raises:
+        ValueError: If the speculator cannot be used, or not with this K.
+    """
+    config = replace(config, num_speculative_tokens=num_drafts)
+    speculator = new_speculator(config, target, dtype, str(target.device))
+    return Trial(Engine(target, speculator, rule=config.rule, **engine), num_drafts)
+
+
+def opening_ids(target: CausalLM, max_model_len: int) -> list[list[int]]:
+    """A few built-in openings as ids; of a target without a tokenizer, a few ids."""
+    if target.tokenizer is None:
+        step = max(target.vocab_size // 8, 1)
+        texts = [[(i + place * step) % target.vocab_size for place in range(4)] for i in range(4)]
+    else:
+        texts = [
+            read_prompt(text, "built-in prompt", target, target.max_model_len)[1]
+            for text in PROMPTS[:_NUM_PROMPTS]
+        ]
+    return [ids[: max(max_model_len // 2, 1)] for ids in texts]
+
+
 class Trial:
     """An engine of one row that exists to be timed.
 
@@ -84,6 +136,11 @@ class Trial:
         self.engine = engine
         self.log = RoundLog(num_drafts)
         self.num_requests = 0
+
+    def warm_up(self, prompt: Sequence[int], temperature: float) -> None:
+        """Runs a few rounds that count for nothing: on first use something may be compiled."""
+        self.run(prompt, temperature, 0.0)
+        self.log = RoundLog(self.log.most)
 
     def run(
         self, prompt: Sequence[int], temperature: float, seconds: float, *, least: int = 3
