@@ -75,7 +75,7 @@ def test_what_cannot_be_used_is_said_or_refused(target: CausalLM) -> None:
     with pytest.raises(RequestFailed, match="99"):
         measure_speculators(target, wrong, **options)
     with pytest.raises(ValueError, match="temperatures"):
-        measure_speculators(target, [], **(options | {"temperatures": (1.0, 1)}))
+        measure_speculators(target, [], prompts=[[0]], temperatures=(1.0, 1))
     with pytest.raises(ValueError, match="samples=0"):
         measure_speculators(target, [], **options, samples=0)
 

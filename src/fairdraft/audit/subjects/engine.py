@@ -222,7 +222,9 @@ def _speculator(llm: LLM) -> str:
         kind = "greedy draft" if getattr(speculator, "greedy", False) else "draft"
         name = f"{kind} {model.name}"
     rule = "" if llm.engine.rule == "token" else f", rule {llm.engine.rule}"
-    return f"{name}, K = {speculator.num_speculative_tokens}{rule}"
+    schedule = llm.engine.rows.schedule
+    most = "" if schedule is None else f" at most, adaptive at {schedule.cost_ratio:g}"
+    return f"{name}, K = {speculator.num_speculative_tokens}{most}{rule}"
 
 
 def _digest(prompts: list[list[int]]) -> str:

@@ -112,7 +112,8 @@ def speculators(
     2 unusable input, 70 internal error, 130 interrupted.
     """
     _check_picture(picture)
-    prompts = gather_prompts(prompt, file, lines=lines) if prompt or file else None
+    is_given = bool(prompt or file)
+    prompts = gather_prompts(prompt or [], file or [], lines=lines) if is_given else None
     import torch
 
     from fairdraft.cli.bench.document import document

@@ -69,6 +69,7 @@ class Choice:
     Attributes:
         config: Of the speculator, its model loaded; None for plain decoding.
         pinned: What `speculative_config` gives the same without measuring; None for plain decoding.
+        chosen: What is expected of it.
         estimates: Of every candidate, plain decoding included, the best first.
         refused: Candidate to the reason why it cannot be used.
         temperature: At which acceptance was measured.
@@ -78,23 +79,17 @@ class Choice:
 
     config: SpeculativeConfig | None
     pinned: dict[str, Any] | None
+    chosen: Estimate
     estimates: list[Estimate]
     refused: dict[str, str]
     temperature: float
     num_rounds: int
     seconds: float
 
-    @property
-    def chosen(self) -> Estimate:
-        """The estimate of what was chosen."""
-        if self.config is None:
-            return next(found for found in self.estimates if found.name == PLAIN)
-        return next(found for found in self.estimates if found.name != PLAIN)
-
     def describe(self) -> str:
         """Says in a few lines what was chosen, why, and how to pin it."""
         plain = next(found for found in self.estimates if found.name == PLAIN)
-        others = [found for found in self.estimates if found is not self.chosen]
+        others = [found for found in self.estimates if found != self.chosen]
         lines = [
             f"chosen: {_said(self.chosen)}, "
             f"{self.chosen.tokens_per_second / plain.tokens_per_second:.2f} times plain decoding: "
@@ -170,8 +165,20 @@ def choose(
             continue
         first = [] if most == 1 else [new_trial(config, 1, target, dtype, engine)]
         entrants.append(_Entrant(candidate, config, [*first, last]))
-    _measure(plain, entrants, opening_ids(target, max_model_len), asked)
-    return _chosen(plain, entrants, refused, asked, begin)
+    finalists = _measure(plain, entrants, opening_ids(target, max_model_len), asked)
+    estimates = [_estimate(PLAIN, [plain.log], 0), *(_best(entrant) for entrant in entrants)]
+    chosen, config, pinned = _fastest(estimates[0], finalists)
+    trials = [plain, *(trial for entrant in entrants for trial in entrant.trials)]
+    return Choice(
+        config=config,
+        pinned=pinned,
+        chosen=chosen,
+        estimates=sorted(estimates, key=lambda found: -found.tokens_per_second),
+        refused=refused,
+        temperature=asked.temperature,
+        num_rounds=sum(len(trial.log.accepted) for trial in trials),
+        seconds=time.perf_counter() - begin,
+    )
 
 
 def _candidates(asked: AutoConfig, target: CausalLM) -> list[Candidate]:
@@ -207,8 +214,8 @@ def expected(logs: Sequence[RoundLog], num_drafts: int) -> tuple[float, float, f
 
 def _measure(
     plain: Trial, entrants: list[_Entrant], prompts: list[list[int]], asked: AutoConfig
-) -> None:
-    """Runs all trials in turns; after half of them only those of the best go on."""
+) -> list[_Entrant]:
+    """Runs all trials in turns; after half of them only those of the best go on, and are given."""
     trials = [plain, *(trial for entrant in entrants for trial in entrant.trials)]
     for trial in trials:
         trial.warm_up(prompts[0], asked.temperature)
@@ -221,6 +228,7 @@ def _measure(
         share = left / ((_TURNS - turn) * len(trials))
         for trial in trials if turn % 2 else reversed(trials):
             trial.run(prompts[turn % len(prompts)], asked.temperature, share)
+    return entrants
 
 
 def _best(entrant: _Entrant) -> Estimate:
@@ -229,40 +237,29 @@ def _best(entrant: _Entrant) -> Estimate:
     return max(of_k, key=lambda estimate: estimate.tokens_per_second)
 
 
-def _chosen(
-    plain: Trial,
-    entrants: list[_Entrant],
-    refused: dict[str, str],
-    asked: AutoConfig,
-    begin: float,
-) -> Choice:
-    found: list[tuple[Estimate, _Entrant | None]] = [(_estimate(PLAIN, [plain.log], 0), None)]
-    found += [(_best(entrant), entrant) for entrant in entrants]
-    needed = LEAST_GAIN * found[0][0].tokens_per_second
-    found.sort(key=lambda pair: -pair[0].tokens_per_second)
-    best = next((pair for pair in found if pair[1] is not None), None)
-    config = pinned = None
-    if best is not None and best[1] is not None and best[0].tokens_per_second >= needed:
-        estimate, entrant = best
-        config = replace(entrant.config, num_speculative_tokens=estimate.num_drafts)
-        pinned = {
-            **entrant.candidate.config,
-            "method": config.method,
-            "num_speculative_tokens": estimate.num_drafts,
-        }
-        for key in ("draft_sample_method", "rejection_sample_method"):
-            if getattr(config, key) != getattr(SpeculativeConfig, key):
-                pinned[key] = getattr(config, key)
-    trials = [plain, *(trial for entrant in entrants for trial in entrant.trials)]
-    return Choice(
-        config=config,
-        pinned=pinned,
-        estimates=[estimate for estimate, _ in found],
-        refused=refused,
-        temperature=asked.temperature,
-        num_rounds=sum(len(trial.log.accepted) for trial in trials),
-        seconds=time.perf_counter() - begin,
+def _fastest(
+    plain: Estimate, finalists: list[_Entrant]
+) -> tuple[Estimate, SpeculativeConfig | None, dict[str, Any] | None]:
+    """The best finalist, its configuration and how to ask for it, or plain decoding."""
+    found = [(_best(entrant), entrant) for entrant in finalists]
+    estimate, entrant = max(
+        found, key=lambda pair: pair[0].tokens_per_second, default=(plain, None)
     )
+    if entrant is None or estimate.tokens_per_second < LEAST_GAIN * plain.tokens_per_second:
+        return plain, None, None
+    config = replace(entrant.config, num_speculative_tokens=estimate.num_drafts)
+    return estimate, config, _pinned(entrant.candidate, config)
+
+
+def _pinned(candidate: Candidate, config: SpeculativeConfig) -> dict[str, Any]:
+    """The dictionary that asks for a configuration, by the model's name."""
+    shared = {
+        key: getattr(config, key)
+        for key in ("draft_sample_method", "rejection_sample_method")
+        if getattr(config, key) != getattr(SpeculativeConfig, key)
+    }
+    settled = {"method": config.method, "num_speculative_tokens": config.num_speculative_tokens}
+    return {**candidate.config, **settled, **shared}
 
 
 def _estimate(name: str, logs: Sequence[RoundLog], num_drafts: int) -> Estimate:
