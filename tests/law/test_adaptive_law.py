@@ -99,12 +99,12 @@ def by_the_drawn(num_drafts: int, stood: int) -> Stop:
 @pytest.mark.parametrize("rule", ["token", "block"])
 @pytest.mark.parametrize("seed", [3, 4])
 def test_two_rounds_emit_the_target_whatever_the_first_one_decided(seed: int, rule: str) -> None:
-    """The schedule drafts more after a draft that stood. Planted fault: TV above .01."""
+    """The schedule drafts more after a draft that stood. Planted fault: TV .09 to .13."""
     assert scheduled(1, 0) < scheduled(1, 1)
     tables = dirichlet_tables(3, K, seed)
     joint = tables.target_joint()
     assert distance(two_rounds(tables, by_history, rule), joint) < EXACT
-    assert distance(two_rounds(tables, by_the_drawn, rule), joint) > 0.01
+    assert distance(two_rounds(tables, by_the_drawn, rule), joint) > 0.09
 
 
 def adaptive_llm(rule: str = "standard") -> LLM:
@@ -153,7 +153,7 @@ def test_tokens_of_rounds_with_a_k_of_their_own_follow_the_target(rule: str) -> 
 def test_k_from_the_drawn_drafts_of_the_round_is_refused(monkeypatch: Any) -> None:
     """Planted: K of a round is the number of its drawn drafts, first ones, that are likely.
 
-    The test above, planned for a TV of .15, has to refuse it.
+    TV .33 over three tokens; the test above, planned for .15, has to refuse it.
     """
     propose, num_cut = RoundRunner._propose, 0
 

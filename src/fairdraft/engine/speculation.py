@@ -74,7 +74,7 @@ def num_parameters(speculator: Speculator | None) -> int:
     """Parameters of what drafts, what it shares with the target apart; 0 if it has none."""
     if isinstance(speculator, DraftModelSpeculator):
         return speculator.model.num_parameters
-    return speculator.num_parameters if isinstance(speculator, HeadSpeculator) else 0
+    return int(getattr(speculator, "num_parameters", 0))
 
 
 def describe_speculator(

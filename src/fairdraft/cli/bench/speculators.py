@@ -115,6 +115,7 @@ def speculators(
     is_given = bool(prompt or file)
     prompts = gather_prompts(prompt or [], file or [], lines=lines) if is_given else None
     import torch
+    import transformers
 
     from fairdraft.cli.bench.document import document
     from fairdraft.cli.bench.table import show_table
@@ -124,6 +125,8 @@ def speculators(
     from fairdraft.engine.measuring import PROMPTS, RequestFailed, measure_speculators
     from fairdraft.engine.measuring.conditions import conditions
 
+    # our own messages name the value and the way out
+    transformers.logging.set_verbosity_error()
     before = conditions()
     say(f"loading {model} as {dtype} on {device}")
     loading = {"tokenizer": tokenizer, "dtype": dtype, "device": device}
