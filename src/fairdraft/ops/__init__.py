@@ -8,8 +8,9 @@ from fairdraft.ops.filters import filter_logits
 from fairdraft.ops.logprobs import Logprobs, logprobs
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
 from fairdraft.ops.sample import Sampled, TileStats, sample
-from fairdraft.ops.verdict import DecisionWeights, Verdict
+from fairdraft.ops.verdict import DecisionWeights, TreeVerdict, Verdict
 from fairdraft.ops.verify import SparseLogits, verify_chain
+from fairdraft.ops.verify_tree import verify_tree
 
 __all__ = [
     "PLACEHOLDER_TOKEN_ID",
@@ -22,10 +23,12 @@ __all__ = [
     "Sampled",
     "SparseLogits",
     "TileStats",
+    "TreeVerdict",
     "Verdict",
     "custom",
     "filter_logits",
     "logprobs",
     "sample",
     "verify_chain",
+    "verify_tree",
 ]

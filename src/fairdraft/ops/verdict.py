@@ -1,11 +1,11 @@
 """What a verified round emits, and the weights that it was decided by.
 
-Axes: B rows, K drafts, V vocabulary.
+Axes: B rows, K drafts, V vocabulary, N nodes of a tree, D its depth.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -21,7 +21,8 @@ class DecisionWeights:
         accept_probability: float64 [B, K], the chance that the test of each present draft passes.
             Rule `token`, greedy rows and point masses: drafts are tested in turn, and the first
             test to fail ends the walk. Rule `block`: h_i, each test independent of the others,
-            and the last test to pass ends the walk.
+            and the last test to pass ends the walk. Trees: [B, N], siblings are tested in turn
+            and the first test to pass leads on.
         next_law: float64 [B, K + 1, V], the law of the token emitted if the walk ends at a row.
         end_probability: float64 [B, K + 1], the chance that the walk ends at each row.
     """
@@ -68,3 +69,15 @@ class Verdict:
             name: value.cpu() for name, value in vars(self).items() if isinstance(value, Tensor)
         }
         return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class TreeVerdict(Verdict):
+    """What a round emits from a tree of drafts; D takes the place of K, except in `weights`.
+
+    Attributes:
+        path: int64 [B, D + 1], the row that decided each token: the root, then the nodes that
+            stand, `num_accepted_tokens` of them; padded with -1.
+    """
+
+    path: Tensor = field(kw_only=True)
