@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairdraft.ops import block, chain
+from fairdraft.ops import block, chain, tree
 
 
 @pytest.fixture
@@ -22,5 +22,5 @@ def remembered_rows(monkeypatch: pytest.MonkeyPatch) -> None:
             known[name] = compute(logits, c)
         return known[name]
 
-    for module in (chain, block):
+    for module in (chain, block, tree):
         monkeypatch.setattr(module, "row_weights", remembered)
