@@ -149,6 +149,21 @@ class RaggedCache(Cache):
         return index
 
     @torch.inference_mode()
+    def move_slots(self, rows: Tensor, sources: Tensor, destinations: Tensor) -> None:
+        """Copies keys and values from slot to slot of the same row; all are read before any is set.
+
+        Args:
+            rows, sources, destinations: int64 [N].
+        """
+        if not len(rows):
+            return
+        for store in (self._keys, self._values):
+            for tensor in store.values():
+                at = (rows.to(tensor.device), sources.to(tensor.device))
+                moved = tensor[at[0], :, at[1]]
+                tensor[at[0], :, destinations.to(tensor.device)] = moved
+
+    @torch.inference_mode()
     def move_row(self, source: int, destination: int) -> None:
         """Moves one row onto another and leaves the source empty.
 

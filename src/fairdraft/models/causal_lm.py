@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from fairdraft.models.blocks import BlockPlaces, TreeBlock
 from fairdraft.models.cache import RaggedCache
 from fairdraft.models.direct import DirectLlama
-from fairdraft.models.masks import AlignedMasks, AttentionKind, additive_mask
+from fairdraft.models.masks import AttentionKind
 
 __all__ = ["CausalLM"]
 
@@ -82,8 +83,7 @@ class CausalLM:
         # renamed in 5.24, where the old name warns
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self._keeps_logits = "logits_to_keep" in parameters
-        self._positions = torch.arange(max_model_len, device=self.device)[None]
-        self._aligned_masks = AlignedMasks(max_model_len, self.dtype, self.device)
+        self._places = BlockPlaces(max_model_len, kinds, self.dtype, self.device)
 
     @property
     def num_parameters(self) -> int:
@@ -119,6 +119,7 @@ class CausalLM:
         last_only: bool = False,
         hidden_states: bool = False,
         logits_dtype: torch.dtype | None = torch.float32,
+        tree: TreeBlock | None = None,
     ) -> Any:
         """Sends one block of tokens a row through the network, all rows in one pass.
 
@@ -137,6 +138,8 @@ class CausalLM:
             last_only: Whether only each row's last real token is wanted.
             hidden_states: Whether to return the hidden states of every layer as well.
             logits_dtype: Type of the result; None keeps the model's.
+            tree: Where the tokens are nodes of a tree: they have its positions and see what is
+                above them, and `start` is the slot of the first.
 
         Returns:
             Logits [B, Q, V], or [B, V] with `last_only`; with `hidden_states` a pair of them
@@ -158,11 +161,12 @@ class CausalLM:
                     last_only=last_only,
                     hidden_states=hidden_states,
                     logits_dtype=logits_dtype,
+                    tree=tree,
                 )
         starts, counts = self._check_block(token_ids, start, num_tokens)
         num_rows, width = token_ids.shape
         ids = self._pad_with_zeros(token_ids, counts)
-        positions, mask = self._begin(starts, width, first_row, cache)
+        positions, mask = self._places.begin(starts, width, first_row, cache, tree)
         last = None
         if last_only and width > 1:
             last = [max(n - 1, 0) for n in counts or [width] * num_rows]
@@ -285,40 +289,6 @@ class CausalLM:
                 f"token id {bad} is unknown to {self.name!r}; its ids are 0..{self._num_ids - 1}."
             )
         return token_ids.to(self.device)
-
-    # positions of the queries, and the mask or masks of one forward
-    def _begin(
-        self, starts: list[int], width: int, first_row: int, cache: RaggedCache
-    ) -> tuple[Tensor, Any]:
-        first, last = min(starts), max(starts)
-        limit = self.max_model_len
-        if first == last and first + width <= limit:
-            positions = self._positions[:, first : first + width]
-            slots = positions if len(starts) == 1 else positions.expand(len(starts), -1)
-            length = cache.begin(slots, first_row, first + width)
-            aligned = None
-            masks = {}
-            for layer_type, kind in self.kinds.items():
-                if kind.name != "full":
-                    masks[layer_type] = additive_mask(positions, length, kind, self.dtype)
-                    continue
-                if aligned is None:
-                    aligned = self._aligned_masks.get(first, width, length)
-                masks[layer_type] = aligned
-            return positions, masks if len(masks) > 1 else next(iter(masks.values()))
-        positions = torch.tensor(starts)[:, None] + torch.arange(width)
-        slots = positions
-        if last + width > limit:
-            # padding past the context: legal positions, and a slot that nobody reads
-            slots = positions.clamp(max=cache.scratch_slot)
-            positions = positions.clamp(max=limit - 1)
-        positions, slots = positions.to(self.device), slots.to(self.device)
-        length = cache.begin(slots.expand(len(starts), -1), first_row, min(last + width, limit))
-        masks = {
-            layer_type: additive_mask(positions, length, kind, self.dtype)
-            for layer_type, kind in self.kinds.items()
-        }
-        return positions, masks if len(masks) > 1 else next(iter(masks.values()))
 
     def call(
         self,

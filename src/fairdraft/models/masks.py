@@ -1,6 +1,6 @@
 """Additive attention masks for a batch whose rows sit at different positions.
 
-Axes: B rows, Q queries of one forward, L cache slots that the forward reads.
+Axes: B rows, Q queries of one forward, L cache slots that the forward reads, N nodes of a tree.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["AlignedMasks", "AttentionKind", "additive_mask"]
+__all__ = ["AlignedMasks", "AttentionKind", "additive_mask", "tree_mask"]
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,58 @@ def additive_mask(
     """
     slots = torch.arange(length, device=positions.device)
     last = positions[:, None, :, None]
-    allowed = slots <= last
+    return _additive((slots <= last) & _is_near(slots, last, kind), dtype)
+
+
+def tree_mask(
+    positions: Tensor,
+    length: int,
+    kind: AttentionKind,
+    dtype: torch.dtype,
+    num_decided: np.ndarray,
+    depths: np.ndarray,
+    is_seen: np.ndarray,
+) -> Tensor:
+    """Masks what a node of a tree may not attend; see `blocks.TreeBlock`.
+
+    Args:
+        positions: int64 [B, Q].
+        length: Number of slots L that the attention reads.
+        kind: The layer's reach, in positions.
+        dtype: The model's dtype.
+        num_decided: int64 [B]; slots below it hold decided tokens, node c is in the c-th slot of
+            those that follow.
+        depths: int64 [N + 1], of each node.
+        is_seen: bool [Q, N + 1], the nodes that each query sees.
+
+    Returns:
+        [B, 1, Q, L] of `dtype`.
+    """
+    device = positions.device
+    decided = torch.from_numpy(num_decided).to(device)[:, None]
+    slots = torch.arange(length, device=device)
+    node = slots - decided + 1
+    is_node = (node > 0) & (node < len(depths))
+    node = torch.where(is_node, node, 0)
+    allowed = torch.from_numpy(is_seen).to(device)[:, node].movedim(0, 1) & is_node[:, None]
+    allowed |= (slots < decided)[:, None]
+    at = torch.where(is_node, decided - 1 + torch.from_numpy(depths).to(device)[node], slots)
+    last = positions[:, None, :, None]
+    return _additive(allowed[:, None] & _is_near(at[:, None, None], last, kind), dtype)
+
+
+def _is_near(at: Tensor, last: Tensor, kind: AttentionKind) -> Tensor | bool:
+    """Whether keys at positions `at` are within reach of queries at `last`."""
+    if kind.size is None:
+        return True
     if kind.name == "sliding":
-        assert kind.size is not None
-        allowed &= slots > last - kind.size
-    elif kind.name == "chunked":
-        assert kind.size is not None
-        allowed &= slots >= last // kind.size * kind.size
-    mask = torch.full(allowed.shape, torch.finfo(dtype).min, dtype=dtype, device=positions.device)
+        return at > last - kind.size
+    return at >= last // kind.size * kind.size
+
+
+def _additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    lowest = torch.finfo(dtype).min
+    mask = torch.full(allowed.shape, lowest, dtype=dtype, device=allowed.device)
     return mask.masked_fill_(allowed, 0.0)
 
 

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from fairdraft.models import RaggedCache
 from fairdraft.models.attention import attend
-from fairdraft.models.masks import AlignedMasks, AttentionKind, additive_mask
+from fairdraft.models.blocks import BlockPlaces, TreeBlock
+from fairdraft.models.masks import AttentionKind
 from fairdraft.models.packing import can_pack
 from fairdraft.speculators.heads.fused import fused
 from fairdraft.speculators.heads.head import Head
 
-_FULL = AttentionKind("full")
+_KINDS = {"full_attention": AttentionKind("full")}
 
 
 class CachedHead:
@@ -38,7 +39,7 @@ class CachedHead:
         self.device, self.dtype = weight.device, weight.dtype
         self._network = fused(head) if can_pack(head) else head
         self.cache = RaggedCache(num_slots)
-        self._masks = AlignedMasks(num_slots, self.dtype, self.device)
+        self._places = BlockPlaces(num_slots, _KINDS, self.dtype, self.device)
         self._angles = (torch.empty(0), torch.empty(0))
 
     def forward(
@@ -49,6 +50,7 @@ class CachedHead:
         num_tokens: np.ndarray | None = None,
         first_row: int = 0,
         module: int = 0,
+        tree: TreeBlock | None = None,
     ) -> Tensor:
         """Runs one block of slots a row and keeps their keys and values.
 
@@ -59,6 +61,7 @@ class CachedHead:
             num_tokens: Slots of each row [B], 0 to Q; None for Q. None may end past `num_slots`.
             first_row: Row of the cache that the first row of the block is.
             module: Module whose slots they are.
+            tree: Where the slots are nodes of a tree, below slots that stand for decided tokens.
 
         Returns:
             [B, Q, H]; padding holds anything.
@@ -66,7 +69,7 @@ class CachedHead:
         width = token_ids.shape[1]
         counts = np.full(len(start), width) if num_tokens is None else num_tokens
         assert (start >= 0).all() and (start + counts <= self.num_slots).all()
-        positions, mask = self._begin(start, width, first_row)
+        positions, mask = self._places.begin(start.tolist(), width, first_row, self.cache, tree)
 
         def attend_cached(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self.cache.update(key, value, module)
@@ -84,20 +87,6 @@ class CachedHead:
     def logits(self, hidden: Tensor, module: int = 0) -> Tensor:
         """Logits over the draft ids from outputs, as `Head.logits`."""
         return self._network.logits(hidden, module)
-
-    def _begin(self, start: np.ndarray, width: int, first_row: int) -> tuple[Tensor, Tensor]:
-        first, last = int(start.min()), int(start.max())
-        if first == last and first + width <= self.num_slots:
-            positions = torch.arange(first, first + width, device=self.device)[None]
-            length = self.cache.begin(positions.expand(len(start), -1), first_row, first + width)
-            return positions, self._masks.get(first, width, length)
-        # padding past the context: legal positions, and a slot that nobody reads
-        slots = torch.from_numpy(start[:, None] + np.arange(width)).to(self.device)
-        positions = slots.clamp(max=self.num_slots - 1)
-        length = self.cache.begin(
-            slots.clamp(max=self.cache.scratch_slot), first_row, min(last + width, self.num_slots)
-        )
-        return positions, additive_mask(positions, length, _FULL, self.dtype)
 
     def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         needed = self.cache.get_seq_length()
