@@ -7,7 +7,9 @@ from fairdraft.speculators.custom import (
     PointSpeculator,
 )
 from fairdraft.speculators.draft_model import DraftModelSpeculator
+from fairdraft.speculators.draft_model_tree import DraftModelTreeSpeculator
 from fairdraft.speculators.eagle3 import Eagle3Speculator
+from fairdraft.speculators.eagle3_tree import Eagle3TreeSpeculator
 from fairdraft.speculators.features import Features
 from fairdraft.speculators.head import HeadSpeculator
 from fairdraft.speculators.mtp import MtpModulesSpeculator, MtpSpeculator, new_mtp
@@ -15,10 +17,20 @@ from fairdraft.speculators.ngram import NgramSpeculator, lookup
 from fairdraft.speculators.past_outputs import PastOutputs
 from fairdraft.speculators.plugins import new_custom
 from fairdraft.speculators.prediction import PredictionSpeculator, count_found
-from fairdraft.speculators.proposal import DraftState, FeatureReader, Guesses, Proposal, Speculator
+from fairdraft.speculators.proposal import (
+    DraftState,
+    FeatureReader,
+    Guesses,
+    Proposal,
+    Speculator,
+    TreeProposal,
+    TreeSpeculator,
+)
 from fairdraft.speculators.readers import OutputReader, RequestReader
 from fairdraft.speculators.sampler import CommonSampler, Drawn, Guessed, SharedSampler
 from fairdraft.speculators.suffix import SuffixSpeculator
+from fairdraft.speculators.suffix_tree import SuffixTreeSpeculator
+from fairdraft.speculators.token_tree import TokenTree, read_token_tree
 from fairdraft.speculators.vocabulary import VocabularyMap, match_vocabularies
 
 __all__ = [
@@ -26,9 +38,11 @@ __all__ = [
     "DraftFunction",
     "DraftLogits",
     "DraftModelSpeculator",
+    "DraftModelTreeSpeculator",
     "DraftState",
     "Drawn",
     "Eagle3Speculator",
+    "Eagle3TreeSpeculator",
     "FeatureReader",
     "Features",
     "Guessed",
@@ -47,10 +61,15 @@ __all__ = [
     "SharedSampler",
     "Speculator",
     "SuffixSpeculator",
+    "SuffixTreeSpeculator",
+    "TokenTree",
+    "TreeProposal",
+    "TreeSpeculator",
     "VocabularyMap",
     "count_found",
     "lookup",
     "match_vocabularies",
     "new_custom",
     "new_mtp",
+    "read_token_tree",
 ]

@@ -7,7 +7,7 @@ alone, never from x_i nor from anything computed from x_i; (c) the same for sele
 and merging proposals. Under (a) to (c) the verification rules are exact for ragged K. Rule
 `common_noise` needs none of them: it emits the target's own draws, and drafts are guesses of these.
 
-Axes: B rows, K drafted, V vocabulary of the target.
+Axes: B rows, K drafted, V vocabulary of the target, N nodes of a tree.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fairdraft.ops import PLACEHOLDER_TOKEN_ID, SparseLogits
 if TYPE_CHECKING:
     from fairdraft.speculators.features import Features
     from fairdraft.speculators.sampler import CommonSampler, SharedSampler
+    from fairdraft.speculators.token_tree import TokenTree
 
 
 @dataclass
@@ -65,6 +66,20 @@ class Proposal(Guesses):
 
 
 @dataclass
+class TreeProposal(Proposal):
+    """A tree of drafts for rule `tree`; N nodes in the places of K drafts.
+
+    A sampled node's `draft_logits` are the law of its whole group, from which the node was drawn
+    without its elder siblings. PLACEHOLDER_TOKEN_ID is an absent node; what is below it is absent.
+
+    Attributes:
+        parents: The parent of each node [N], int64; 0 is the last decided token.
+    """
+
+    parents: Tensor = field(kw_only=True)
+
+
+@dataclass
 class DraftState:
     """What a speculator may see of a round.
 
@@ -74,12 +89,14 @@ class DraftState:
         max_draft_tokens: Most drafts that each row has room for [B], from its limits alone.
         sampler: Draws drafts at the round's addresses, under each row's temperature and filters;
             under rule `common_noise` one that gives no laws.
+        max_nodes: Most nodes of a tree that each row has slots for [B]; None for chains.
     """
 
     token_ids: np.ndarray
     num_decided: np.ndarray
     max_draft_tokens: np.ndarray
     sampler: SharedSampler | CommonSampler
+    max_nodes: np.ndarray | None = None
 
     @property
     def num_rows(self) -> int:
@@ -119,6 +136,21 @@ class Speculator(Protocol):
 
     def drop_row(self, row: int) -> None:
         """The sequence in `row` left, finished or preempted."""
+        ...
+
+
+@runtime_checkable
+class TreeSpeculator(Protocol):
+    """A speculator that proposes trees of one shape, a `TreeProposal` a round.
+
+    `propose` drafts the first nodes of the tree, down to `state.max_draft_tokens` of depth and at
+    most `state.max_nodes`.
+    """
+
+    tree: TokenTree
+
+    def commit_path(self, path: np.ndarray, num_accepted_tokens: np.ndarray) -> None:
+        """Learns which nodes stood, path[b, 1 : num_accepted_tokens[b] + 1]; before `commit`."""
         ...
 
 

@@ -70,6 +70,7 @@ class RoundSampler(ABC):
         workspace: Scratch of the kernels there, or None.
         process: Called with logits [N, V], their rows [N] and what the round has drafted for these
             so far [N, step - 1]; returns the logits to filter and draw from. None for no change.
+        depths: Depth of each node of a tree, the root's first [num_steps + 1]; None for a chain.
     """
 
     key: np.ndarray
@@ -87,6 +88,7 @@ class RoundSampler(ABC):
     device: torch.device = torch.device("cpu")
     workspace: Workspace | None = None
     process: Callable[[Tensor, np.ndarray, np.ndarray], Tensor] | None = None
+    depths: np.ndarray | None = None
 
     def law(self, logits: Tensor, step: int, rows: np.ndarray, *, greedy: bool = False) -> Tensor:
         """The law that `draw` would sample, before anything is drawn [N, V]; arguments as there.
@@ -115,8 +117,18 @@ class RoundSampler(ABC):
             at, temperature = self._addresses[first + rows], self.temperature[rows]
         if not is_law:
             logits = self.law(logits, step, rows, greedy=greedy)
-        if greedy:
-            temperature = 0.0
+        drawn = self._sample(logits, at, 0.0 if greedy else temperature, trace)
+        if self.process is not None:
+            self._drawn[rows, step - 1] = drawn.token_ids.numpy()
+        return drawn
+
+    def _sample(
+        self,
+        logits: Tensor,
+        at: noise.Address,
+        temperature: float | np.ndarray,
+        trace: Trace | None,
+    ) -> Drawn:
         drawn = ops.sample(
             logits,
             at,
@@ -126,10 +138,7 @@ class RoundSampler(ABC):
             trace=trace,
             workspace=self.workspace,
         )
-        token_ids = drawn.token_ids.cpu()
-        if self.process is not None:
-            self._drawn[rows, step - 1] = token_ids.numpy()
-        return Drawn(token_ids, drawn.error.cpu(), logits)
+        return Drawn(drawn.token_ids.cpu(), drawn.error.cpu(), logits)
 
     @cached_property
     def _has_filter(self) -> bool:
@@ -205,11 +214,29 @@ class SharedSampler(RoundSampler):
         """
         return self._draw(logits, step, rows, greedy, is_law, self.trace)
 
+    def draw_nodes(
+        self, laws: Tensor, nodes: np.ndarray, rows: np.ndarray, *, greedy: bool = False
+    ) -> Drawn:
+        """Draws nodes of each row's tree, any number of a row.
+
+        Args:
+            laws: What each is drawn from, from `law`, without its elder siblings [N, V].
+            nodes: Nodes [N], from 1.
+            rows: Their rows of the batch [N].
+            greedy: As in `draw`.
+
+        Noise:
+            DRAFT at position anchor + depth - 1, anchor, the node's own number.
+        """
+        at = self._addresses[(nodes - 1) * len(self.anchor) + rows]
+        return self._sample(laws, at, 0.0 if greedy else self.temperature[rows], self.trace)
+
     def _named(self, steps: np.ndarray) -> noise.Address:
+        depths = steps if self.depths is None else self.depths[steps]
         return noise.address(
             Stream.DRAFT,
             key=self.key,
-            position=self.anchor + steps - 1,
+            position=self.anchor + depths - 1,
             anchor=self.anchor,
             node=steps,
             sample=self.sample,
