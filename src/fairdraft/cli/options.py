@@ -43,7 +43,8 @@ SpeculativeJson = Annotated[
     typer.Option(
         "--speculative-config",
         help="""vLLM's dictionary, e.g. '{"method": "ngram", "prompt_lookup_max": 4}'. """
-        '"rejection_sample_method" is standard, block or common_noise (text as without drafts).',
+        '"rejection_sample_method" is standard, block or common_noise (text as without drafts); '
+        '"speculative_token_tree", e.g. [3, 2, 1], drafts several candidates for a token.',
         metavar="JSON",
         rich_help_panel=SPECULATION,
     ),

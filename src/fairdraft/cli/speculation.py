@@ -80,6 +80,8 @@ def describe(config: dict[str, Any] | None) -> str:
     if config.get("model") is not None and name != "ngram":
         kind = {"draft_model": "draft", "custom": "custom"}.get(name, f"{name} head")
         name = f"{kind} {config['model']}"
+    if config.get("speculative_token_tree") is not None:
+        return f"{name}, tree {config['speculative_token_tree']}"
     return f"{name}, K = {config.get('num_speculative_tokens', 4)}"
 
 

@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fairdraft.engine.checks import check_integer, check_number
 from fairdraft.ops.verify import AnyRule
+from fairdraft.speculators import TokenTree, read_token_tree
 from fairdraft.speculators.heads import kind_of_head
 
 METHODS = ("draft_model", "ngram", "suffix", "prediction", "eagle3", "mtp", "custom")
@@ -31,9 +32,17 @@ _OWNERS = {
     "suffix_decoding_max_spec_factor": ("suffix",),
     "suffix_decoding_min_token_prob": ("suffix",),
     "confidence_threshold": _SAMPLES,
+    "speculative_token_tree": ("draft_model", "eagle3", "suffix"),
 }
+#: what decides a round: a rule of `ops.verify_chain`, or `ops.verify_tree`
+RoundRule = Literal[AnyRule, "tree"]
 #: vLLM's names to ours
-RULES: dict[str, AnyRule] = {"standard": "token", "block": "block", "common_noise": "common_noise"}
+RULES: dict[str, RoundRule] = {
+    "standard": "token",
+    "block": "block",
+    "common_noise": "common_noise",
+    "tree": "tree",
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,12 @@ class SpeculativeConfig:
         rejection_sample_method: "standard" tests draft by draft (rule `token`); "block" tests whole
             prefixes, and accepts more where several drafts a round are sampled; "common_noise"
             (not in vLLM) drafts with the target's own noise and keeps what equals the target's own
-            token: fewer drafts stand, and a seed gives the text of plain decoding.
+            token: fewer drafts stand, and a seed gives the text of plain decoding. "tree" (not in
+            vLLM) tests candidate by candidate, which is what "standard" means where there is a
+            `speculative_token_tree`.
+        speculative_token_tree: Drafts a tree a round, several candidates for a token: children of
+            each node by depth, such as [3, 2, 1], or the paths of all nodes as in vLLM, such as
+            [(0,), (1,), (0, 0)]. `num_speculative_tokens` is then its depth.
         prompt_lookup_min: Shortest suffix that prompt lookup searches for, in tokens.
         prompt_lookup_max: Longest such suffix.
         suffix_decoding_max_tree_depth: Longest end of the text that is searched for, in tokens.
@@ -94,6 +108,7 @@ class SpeculativeConfig:
     adaptive_cost_ratio: float | None = None
     check_vocabulary: bool = True
     process_draft_logits: bool = False
+    speculative_token_tree: Any = None
 
     def __post_init__(self) -> None:
         if self.method is None:
@@ -122,6 +137,7 @@ class SpeculativeConfig:
         self._refuse_foreign_keys()
         self._check_confidence()
         self._check_adaptive()
+        self._settle_tree()
         if self.method == "ngram":
             self._settle_lookup()
         elif self.method == "suffix":
@@ -150,9 +166,37 @@ class SpeculativeConfig:
         return cls(**config)
 
     @property
-    def rule(self) -> AnyRule:
-        """The verification rule, as `ops.verify_chain` names it."""
+    def rule(self) -> RoundRule:
+        """The verification rule."""
         return RULES[self.rejection_sample_method]
+
+    @property
+    def tree(self) -> TokenTree | None:
+        """The tree that is drafted, or None for chains."""
+        given = self.speculative_token_tree
+        return None if given is None else read_token_tree(given)
+
+    def _settle_tree(self) -> None:
+        tree, name = self.tree, "speculative_token_tree"
+        if tree is None:
+            if self.rule == "tree":
+                raise ValueError(f"rejection_sample_method='tree' needs {name}, such as [3, 2, 1]")
+            return
+        if self.rule not in ("token", "tree"):
+            raise ValueError(
+                f"{name} and rejection_sample_method={self.rejection_sample_method!r}: a tree is "
+                "verified by 'tree'; leave one out"
+            )
+        if self.num_speculative_tokens not in (type(self).num_speculative_tokens, tree.depth):
+            raise ValueError(
+                f"num_speculative_tokens={self.num_speculative_tokens} and a {name} of depth "
+                f"{tree.depth}: the tree says it; leave num_speculative_tokens out"
+            )
+        for key in ("confidence_threshold", "process_draft_logits", "adaptive"):
+            if getattr(self, key):
+                raise ValueError(f"{key} is not built for {name}; leave one of them out")
+        object.__setattr__(self, "rejection_sample_method", "tree")
+        object.__setattr__(self, "num_speculative_tokens", tree.depth)
 
     def _settle_lookup(self) -> None:
         longest, shortest = self.prompt_lookup_max, self.prompt_lookup_min

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import torch
 
 from fairdraft.engine.adaptive import DraftSchedule
 from fairdraft.engine.commit import commit
+from fairdraft.engine.config import RoundRule
 from fairdraft.engine.detokenize import Detokenizer
 from fairdraft.engine.graph_runner import GraphRunner, can_replay
 from fairdraft.engine.interrupts import held_interrupts
@@ -18,10 +20,10 @@ from fairdraft.engine.round import RoundRunner
 from fairdraft.engine.rows import RowTable
 from fairdraft.engine.scheduler import Scheduler
 from fairdraft.engine.stopping import SequenceText
+from fairdraft.engine.tree_round import TreeRoundRunner
 from fairdraft.models import CausalLM
 from fairdraft.noise import Trace
 from fairdraft.ops import Impl
-from fairdraft.ops.verify import AnyRule
 from fairdraft.speculators import OutputReader, Speculator
 
 
@@ -45,7 +47,7 @@ class Engine:
         *,
         max_num_seqs: int,
         max_model_len: int,
-        rule: AnyRule = "token",
+        rule: RoundRule = "token",
         impl: Impl = "auto",
         trace: Trace | None = None,
         enforce_eager: bool = False,
@@ -55,23 +57,21 @@ class Engine:
     ) -> None:
         self.target = target
         self.speculator = speculator
-        self.rule: AnyRule = rule
+        self.rule: RoundRule = rule
         self.impl: Impl = impl
         self.enforce_eager = enforce_eager
         self.requests: dict[str, Request] = {}
         self.process_draft_logits = process_draft_logits
         self.logprobs_mode: LogprobsMode = logprobs_mode
-        runner = RoundRunner
-        if not enforce_eager and can_replay(target.device, impl, trace):
-            runner = GraphRunner
-        self._runner = runner(
-            target,
-            speculator,
-            rule=rule,
-            impl=impl,
-            trace=trace,
-            process_draft_logits=process_draft_logits,
-        )
+        options: dict[str, Any] = {"impl": impl, "trace": trace}
+        if rule == "tree":
+            self._runner = TreeRoundRunner(target, speculator, **options)
+        else:
+            runner = RoundRunner
+            if not enforce_eager and can_replay(target.device, impl, trace):
+                runner = GraphRunner
+            options["process_draft_logits"] = process_draft_logits
+            self._runner = runner(target, speculator, rule=rule, **options)
         num_drafts = speculator.num_speculative_tokens if speculator is not None else 0
         rows = RowTable(max_num_seqs, num_drafts, max_model_len, schedule)
         self._scheduler = Scheduler(rows, self._runner)
@@ -95,6 +95,11 @@ class Engine:
 
     @observer.setter
     def observer(self, observer: Observer | None) -> None:
+        if observer is not None and self.rule == "tree":
+            raise ValueError(
+                "rounds of rule 'tree' cannot be observed: what audits see of a round is a chain; "
+                "leave speculative_token_tree out"
+            )
         self._runner.observer = observer
 
     @property

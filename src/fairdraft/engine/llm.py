@@ -104,6 +104,11 @@ class LLM:
         config = read_config(speculative_config)
         self.target = load_once(model, tokenizer, dtype, device, "target")
         resolve_impl(impl, self.target.device if impl == "triton" else torch.device("cpu"))
+        if impl == "triton" and config is not None and config.tree is not None:
+            raise ValueError(
+                "impl='triton' and speculative_token_tree: trees are verified by the host's ops; "
+                "use impl 'auto'"
+            )
         self.max_model_len = _context(max_model_len, self.target)
         self.choice: Choice | None = None
         options: dict[str, Any] = {"impl": impl, "enforce_eager": enforce_eager}
@@ -250,6 +255,11 @@ class LLM:
             self._check_params(chosen, where)
             request = self._new_request(text, token_ids, chosen, is_streamed)
             request.plan = compile_plan(chosen, self.target, where)
+            if self.engine.rule == "tree" and request.plan is not None:
+                raise ValueError(
+                    f"{where}: {', '.join(chosen.processing)} given, and processors do not follow "
+                    "the paths of a tree yet; leave them or speculative_token_tree out"
+                )
             if chosen.prediction is not None:
                 self._refuse_unread_prediction(where)
                 request.prediction_token_ids = read_prediction(

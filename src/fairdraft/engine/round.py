@@ -21,6 +21,7 @@ from fairdraft.engine.prompt_logprobs import score_prompts
 from fairdraft.engine.request import Clock
 from fairdraft.engine.rows import RowTable
 from fairdraft.models import CausalLM
+from fairdraft.models.blocks import TreeBlock
 from fairdraft.noise import Stream, Trace
 from fairdraft.ops import Impl
 from fairdraft.ops.dispatch import has_kernels
@@ -184,24 +185,7 @@ class RoundRunner:
     def _propose(
         self, speculator: Speculator, rows: RowTable, anchor: np.ndarray, limits: np.ndarray
     ) -> Guesses:
-        # drafts that share the target's noise come without laws, which no other rule takes
-        new_sampler = CommonSampler if self.rule == "common_noise" else SharedSampler
-        sampler = new_sampler(
-            key=rows["key"],
-            sample=rows["sample"],
-            anchor=anchor,
-            temperature=rows["temperature"],
-            top_k=rows["top_k"],
-            top_p=rows["top_p"],
-            min_p=rows["min_p"],
-            filtered=rows["is_filtered"],
-            num_steps=int(limits.max()),
-            impl=self.impl,
-            trace=self.trace,
-            device=self.device,
-            workspace=self._workspace,
-            process=DraftProcessing(rows, self.impl) if self.process_draft_logits else None,
-        )
+        sampler = self._new_sampler(rows, anchor, int(limits.max()))
         proposal = speculator.propose(
             DraftState(rows.token_ids[: rows.num_rows], anchor, limits, sampler)
         )
@@ -212,8 +196,31 @@ class RoundRunner:
         assert not (drafts[is_present] < 0).any(), "a placeholder among the drafts present"
         return proposal
 
+    def _new_sampler(
+        self, rows: RowTable, anchor: np.ndarray, num_steps: int, depths: np.ndarray | None = None
+    ) -> SharedSampler | CommonSampler:
+        # drafts that share the target's noise come without laws, which no other rule takes
+        new_sampler = CommonSampler if self.rule == "common_noise" else SharedSampler
+        return new_sampler(
+            key=rows["key"],
+            sample=rows["sample"],
+            anchor=anchor,
+            temperature=rows["temperature"],
+            top_k=rows["top_k"],
+            top_p=rows["top_p"],
+            min_p=rows["min_p"],
+            filtered=rows["is_filtered"],
+            num_steps=num_steps,
+            impl=self.impl,
+            trace=self.trace,
+            device=self.device,
+            workspace=self._workspace,
+            process=DraftProcessing(rows, self.impl) if self.process_draft_logits else None,
+            depths=depths,
+        )
+
     def _forward(
-        self, rows: RowTable, proposal: Guesses
+        self, rows: RowTable, proposal: Guesses, tree: TreeBlock | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         """Forwards [last decided token, drafts] of every row at once."""
         drafts = proposal.token_ids.numpy()
@@ -228,6 +235,7 @@ class RoundRunner:
             self.cache,
             num_tokens=proposal.num_draft_tokens + 1,
             hidden_states=self._reader is not None,
+            tree=tree,
         )
         logits, states = (logits, None) if self._reader is None else logits
         # ids past the vocabulary are padding of the head

@@ -10,13 +10,16 @@ from fairdraft.engine.config import POCKET_HEADS, SpeculativeConfig
 from fairdraft.models import CausalLM, load_model
 from fairdraft.speculators import (
     DraftModelSpeculator,
+    DraftModelTreeSpeculator,
     Eagle3Speculator,
+    Eagle3TreeSpeculator,
     HeadSpeculator,
     NgramSpeculator,
     PastOutputs,
     PredictionSpeculator,
     Speculator,
     SuffixSpeculator,
+    SuffixTreeSpeculator,
     match_vocabularies,
     new_custom,
     new_mtp,
@@ -39,9 +42,10 @@ def new_speculator(
         ValueError: If its model cannot be used with this target.
     """
     num_drafts = config.num_speculative_tokens
+    is_greedy = config.draft_sample_method == "greedy"
     # of every speculator that draws from laws
     options: dict[str, Any] = {
-        "greedy": config.draft_sample_method == "greedy",
+        "greedy": is_greedy,
         "confidence_threshold": config.confidence_threshold,
     }
     if config.method == "ngram":
@@ -55,6 +59,8 @@ def new_speculator(
         return new_custom(config.model, num_drafts, target, **options)
     if config.method == "eagle3":
         cached = _cached(load_head(head_folder(config.model), target), target)
+        if config.tree is not None:
+            return Eagle3TreeSpeculator(cached, config.tree, target.vocab_size, greedy=is_greedy)
         return Eagle3Speculator(cached, num_drafts, target.vocab_size, **options)
     if config.method == "mtp":
         cached = _cached(load_mtp(head_folder(config.model), target), target)
@@ -67,6 +73,8 @@ def new_speculator(
         draft.tokenizer,
         check=config.check_vocabulary,
     )
+    if config.tree is not None:
+        return DraftModelTreeSpeculator(draft, config.tree, vocabulary, greedy=is_greedy)
     return DraftModelSpeculator(draft, num_drafts, vocabulary, **options)
 
 
@@ -84,6 +92,8 @@ def describe_speculator(
     if speculator is None or config is None:
         return "none, plain decoding"
     text = f"{config.method}, {config.num_speculative_tokens} tokens a round"
+    if config.tree is not None:
+        text = f"{config.method}, trees of {config.tree.num_nodes} tokens, {config.tree.depth} deep"
     if config.confidence_threshold:
         text += f", while a law's best token has {config.confidence_threshold:g}"
     if config.adaptive:
@@ -114,13 +124,15 @@ def _new_suffix(config: SpeculativeConfig) -> SuffixSpeculator:
     )
     factor, prob = config.suffix_decoding_max_spec_factor, config.suffix_decoding_min_token_prob
     assert depth is not None and factor is not None and prob is not None
-    return SuffixSpeculator(
-        config.num_speculative_tokens,
-        max_depth=depth,
-        max_spec_factor=factor,
-        min_token_prob=prob,
-        past=PastOutputs(num_outputs) if num_outputs else None,
-    )
+    options: dict[str, Any] = {
+        "max_depth": depth,
+        "max_spec_factor": factor,
+        "min_token_prob": prob,
+        "past": PastOutputs(num_outputs) if num_outputs else None,
+    }
+    if config.tree is not None:
+        return SuffixTreeSpeculator(config.tree, **options)
+    return SuffixSpeculator(config.num_speculative_tokens, **options)
 
 
 def head_folder(model: str | Path) -> Path:

@@ -63,6 +63,11 @@ class EngineSubject:
     ) -> None:
         from fairdraft.engine import SamplingParams
 
+        if llm.engine.rule == "tree":
+            raise ValueError(
+                "speculative_token_tree: an engine's audit reads rounds of chains; leave the tree "
+                "out, or audit the engine as an endpoint"
+            )
         self.llm = llm
         params = params or SamplingParams(ignore_eos=True)
         if params.noise_key is not None:
@@ -164,7 +169,9 @@ class EngineSubject:
         """Generates some texts and decides a sample of their rounds again, by the definition."""
         from fairdraft.audit.replay import Replayer
 
-        replayer = Replayer(self.llm.engine.rule)
+        rule = self.llm.engine.rule
+        assert rule != "tree", "refused above"
+        replayer = Replayer(rule)
         prompts, params = self.requests(self.first_seed, 8)
         with observed(self.llm, replayer):
             self.llm.generate(as_ids(prompts), params)

@@ -1,0 +1,144 @@
+"""One round whose drafts are trees: one target forward over all nodes, then the accepted path.
+
+Axes: B rows, N nodes, D depth, V the target's vocabulary.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft import ops
+from fairdraft.engine.round import Round, RoundRunner, sources_of
+from fairdraft.engine.rows import RowTable
+from fairdraft.models import CausalLM
+from fairdraft.models.blocks import TreeBlock, keep_path
+from fairdraft.models.probe import check_trees
+from fairdraft.noise import Trace
+from fairdraft.ops import PLACEHOLDER_TOKEN_ID, Impl
+from fairdraft.speculators import (
+    DraftState,
+    Guesses,
+    Speculator,
+    TokenTree,
+    TreeProposal,
+    TreeSpeculator,
+)
+
+
+class TreeRoundRunner(RoundRunner):
+    """Runs rounds of rule `tree`, eagerly, with the ops on the host.
+
+    What comes out of a round is what its path decided, laid out as a chain's: logits, states and
+    counts by depth.
+    """
+
+    def __init__(
+        self,
+        target: CausalLM,
+        speculator: Speculator | None,
+        *,
+        impl: Impl = "auto",
+        trace: Trace | None = None,
+    ) -> None:
+        # a round without drafts is the same under each rule
+        super().__init__(target, speculator, rule="token", impl=impl, trace=trace)
+        check_trees(target)
+        self.device, self._workspace = torch.device("cpu"), None
+
+    def decide(self, rows: RowTable, proposal: Guesses) -> Round:
+        """Scores and verifies a tree a row, and keeps what is cached of the path."""
+        if not isinstance(proposal, TreeProposal):
+            assert not proposal.num_draft_tokens.any(), "drafts that are no tree under rule 'tree'"
+            return super().decide(rows, proposal)
+        begin = time.perf_counter()
+        tree = self._tree.first(proposal.token_ids.shape[1])
+        num_decided = rows["num_decided"].copy()
+        block = TreeBlock(num_decided, tree.depths, tree.is_seen, first=0)
+        logits, states = self._forward(rows, proposal, block)
+        forwarded = time.perf_counter()
+        filtered = self._filter(rows, logits)
+        verdict = self._verify_tree(rows, proposal, filtered)
+        path, accepted = verdict.path.numpy(), verdict.num_accepted_tokens.numpy()
+        keep_path(self.cache, num_decided, path, accepted)
+        if isinstance(self.speculator, TreeSpeculator):
+            self.speculator.commit_path(path, accepted)
+        result = self._laid_out(proposal, tree, verdict, (logits, filtered), states)
+        verified = time.perf_counter()
+        self.clock = self.clock.plus(target=forwarded - begin, verify=verified - forwarded)
+        return result
+
+    @property
+    def _tree(self) -> TokenTree:
+        assert isinstance(self.speculator, TreeSpeculator)
+        return self.speculator.tree
+
+    def _propose(
+        self, speculator: Speculator, rows: RowTable, anchor: np.ndarray, limits: np.ndarray
+    ) -> Guesses:
+        tree = self._tree
+        sampler = self._new_sampler(rows, anchor, tree.num_nodes, tree.depths)
+        # a node is scored in a slot of its own
+        room = self.target.max_model_len - anchor
+        state = DraftState(rows.token_ids[: rows.num_rows], anchor, limits, sampler, room)
+        proposal = speculator.propose(state)
+        counts = proposal.num_draft_tokens.numpy()
+        most = np.minimum(tree.num_nodes_to(limits), room)
+        assert (counts >= 0).all() and (counts <= most).all(), "more nodes than there is room"
+        return proposal
+
+    def _verify_tree(
+        self, rows: RowTable, proposal: TreeProposal, logits: Tensor
+    ) -> ops.TreeVerdict:
+        return ops.verify_tree(
+            logits,
+            proposal.token_ids,
+            proposal.parents,
+            proposal.num_draft_tokens,
+            draft_logits=proposal.draft_logits,
+            draft_temperature=proposal.draft_temperature,
+            key=np.ascontiguousarray(rows["key"]),
+            anchor=rows["num_decided"],
+            sample=rows["sample"],
+            temperature=rows["temperature"],
+            forbidden=proposal.forbidden,
+            impl=self.impl,
+            trace=self.trace,
+        )
+
+    def _laid_out(
+        self,
+        proposal: TreeProposal,
+        tree: TokenTree,
+        verdict: ops.TreeVerdict,
+        logits: tuple[Tensor, Tensor],
+        states: tuple[Tensor, ...] | None,
+    ) -> Round:
+        """The round by depth: row j of its logits and states is the one that decided token j."""
+        accepted, emitted = verdict.num_accepted_tokens.numpy(), verdict.num_emitted_tokens.numpy()
+        errors = self.target_errors(verdict.error.numpy())
+        for row, message in (proposal.errors or {}).items():
+            errors[row] = message
+            emitted[row] = accepted[row] = 0
+        width = verdict.path.shape[1]
+
+        def along(values: Tensor) -> Tensor:
+            at = verdict.path.clamp(min=0).to(values.device)
+            return values[torch.arange(len(at), device=at.device)[:, None], at]
+
+        is_there = proposal.token_ids.numpy() != PLACEHOLDER_TOKEN_ID
+        is_there &= np.arange(tree.num_nodes) < proposal.num_draft_tokens.numpy()[:, None]
+        return Round(
+            token_ids=verdict.token_ids.numpy(),
+            sources=sources_of(accepted, verdict.last_stream.numpy(), width),
+            num_draft_tokens=(is_there * tree.depths[1:]).max(1),
+            num_accepted_tokens=accepted,
+            num_emitted_tokens=emitted,
+            target_logits=along(logits[0]),
+            processed_logits=along(logits[1]),
+            errors=errors,
+            states=None if states is None else tuple(map(along, states)),
+        )
