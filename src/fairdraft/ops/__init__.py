@@ -6,6 +6,7 @@ from fairdraft.ops.device_address import DeviceAddress
 from fairdraft.ops.dispatch import Arithmetic, Impl
 from fairdraft.ops.filters import filter_logits
 from fairdraft.ops.logprobs import Logprobs, logprobs
+from fairdraft.ops.lossy import LossyRule, Synthetic, Threshold, Typical
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
 from fairdraft.ops.sample import Sampled, TileStats, sample
 from fairdraft.ops.verdict import DecisionWeights, TreeVerdict, Verdict
@@ -19,11 +20,15 @@ __all__ = [
     "DeviceAddress",
     "Impl",
     "Logprobs",
+    "LossyRule",
     "RowError",
     "Sampled",
     "SparseLogits",
+    "Synthetic",
+    "Threshold",
     "TileStats",
     "TreeVerdict",
+    "Typical",
     "Verdict",
     "custom",
     "filter_logits",

@@ -118,20 +118,21 @@ def decision_weights_reference(inputs: ChainInputs, accept: np.ndarray, law: np.
                 continue
             is_last = r == inputs.num_drafts[b]
             x = -1 if is_last or inputs.is_forbidden[b, r] else inputs.token_ids[b, r]
-            p = _target_law(row, inputs.target_scale[b])
+            p = law_of(row, inputs.target_scale[b])
             if is_last:
                 law[b, r] = p
             elif is_matched[b]:
                 accept[b, r] = p[x] if x >= 0 else 0.0
                 law[b, r] = rules.unmatched(p, x)
             else:
-                q = _target_law(inputs.draft[b, r], inputs.draft_scale[b])
+                q = law_of(inputs.draft[b, r], inputs.draft_scale[b])
                 accept[b, r] = rules.accept_probability(p[x], q[x]) if x >= 0 else 0.0
                 law[b, r] = rules.replacement(p, q)
             law[b, r] /= law[b, r].sum()
 
 
-def _target_law(row: np.ndarray, scale: np.float32) -> np.ndarray:
+def law_of(row: np.ndarray, scale: np.float32) -> np.ndarray:
+    """A row's law float64 [V]; one token of a greedy row."""
     if scale == 0:
         return (np.arange(len(row)) == row.argmax()).astype(np.float64)
     return row_weights(row, scale).probabilities()[: len(row)]

@@ -50,6 +50,7 @@ class Verdict:
             the round's law is not the target's. On a GPU int64 [B], else one number (a
             0-dimensional tensor in a compiled call).
         weights: DecisionWeights if asked for.
+        lossy: Name of the rule if it is lossy, so that nobody takes this for the target's law.
     """
 
     token_ids: Tensor
@@ -60,6 +61,7 @@ class Verdict:
     error: Tensor
     num_broken: int | Tensor
     weights: DecisionWeights | None = None
+    lossy: str | None = None
 
     def cpu(self) -> Verdict:
         """The same on the host; waits for the device if it was decided on one."""

@@ -6,7 +6,6 @@ requests, where they lie flat.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fairdraft.noise import Stream, Trace
-from fairdraft.ops import chain_trace, rows, rules
+from fairdraft.ops import chain_trace, rows
 from fairdraft.ops.chain_addresses import chain_addresses
 from fairdraft.ops.chain_inputs import (
     ChainInputs,
@@ -26,17 +25,20 @@ from fairdraft.ops.chain_inputs import (
 from fairdraft.ops.chain_rows import draft_rows, num_drafts_of, target_rows, token_ids_of
 from fairdraft.ops.dispatch import Arithmetic, Impl, device_of, resolve_arithmetic, resolve_impl
 from fairdraft.ops.flat_rows import Layout, padded
+from fairdraft.ops.lossy import LOSSY_RULES, LossyRule, lossy_name
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
 from fairdraft.ops.sample import Method, TileStats, check_method, refuse_traced
-from fairdraft.ops.verdict import DecisionWeights, Verdict
+from fairdraft.ops.verdict import Verdict
+from fairdraft.ops.walks import walk_of, weights_of
 
 if TYPE_CHECKING:
     from fairdraft.ops.triton.workspace import Workspace
 
 #: rules that compare the laws of target and draft
 Rule = Literal["token", "block"]
-AnyRule = Literal["token", "block", "common_noise"]
-_RULES: tuple[str, ...] = get_args(AnyRule)
+ExactRule = Literal["token", "block", "common_noise"]
+AnyRule = ExactRule | LossyRule
+_RULES: tuple[str, ...] = get_args(ExactRule)
 
 
 @overload
@@ -57,7 +59,7 @@ def verify_chain(
     cu_num_draft_tokens: Any = None,
     max_spec_len: int | None = None,
     idx_mapping: Any = None,
-    rule: Rule = "token",
+    rule: Rule | LossyRule = "token",
     method: Method = "race",
     return_weights: bool = False,
     impl: Impl = "auto",
@@ -180,12 +182,14 @@ def verify_chain(
         rows without drafts. Point masses race at each row walked and consume no ACCEPT. Rule
         "block" makes its tests from the last draft back to the one that stands. Rule
         "common_noise" races at each row walked, TARGET at position anchor + r, anchor 0, node 0.
+        Lossy rules test point masses and greedy rows too, and race where a draft is rejected.
 
     Law:
         If draft i was drawn from softmax(draft_logits_i / draft_temperature) with other noise,
         every emitted token follows softmax(target_logits / temperature) at its row, exactly
         given the logits (`docs/derivation.md`). Under "common_noise" that holds for drafts from
-        anywhere, and the tokens are those of plain decoding (`docs/rules.md`).
+        anywhere, and the tokens are those of plain decoding (`docs/rules.md`). Under a lossy rule
+        it does not hold: its class says what law there is in place of it.
     """
     at, temperatures = (key, anchor, sample), (temperature, draft_temperature)
     marks = (point_mass, forbidden)
@@ -205,6 +209,7 @@ def verify_chain(
 
         other = None if method == "race" else method
         refuse_traced(method=other, return_weights=return_weights, trace=trace, workspace=workspace)
+        refuse_traced(**{f"rule {lossy_name(rule)!r}": isinstance(rule, LossyRule)})
         named: dict[str, Any] = {"rule": rule, "impl": impl, "arithmetic": arithmetic}
         return traced_verify(given, at, temperatures, marks, layout, draft_stats, **named)
     check_method(method)
@@ -216,6 +221,7 @@ def verify_chain(
         _refuse_on_device(
             method=method != "race", return_weights=return_weights, trace=trace is not None
         )
+        _refuse_on_device(**{f"rule {lossy_name(rule)!r}": isinstance(rule, LossyRule)})
         return verify_on_device(
             *given[:3],
             draft_logits=draft_logits,
@@ -238,8 +244,15 @@ def verify_chain(
     return _verify_on_host(inputs, rule, backend == "cpu", trace, return_weights)
 
 
-def _check_rule(rule: str, return_weights: bool) -> None:
-    """Refuses an unknown rule, and weights that do not exist."""
+def _check_rule(rule: Any, return_weights: bool) -> None:
+    """Refuses an unknown rule, a lossy one by its name, and weights that do not exist."""
+    if isinstance(rule, LossyRule):
+        return
+    if rule in LOSSY_RULES:
+        raise ValueError(
+            f"rule = {rule!r} is lossy, so a name does not choose it: pass "
+            f"ops.{LOSSY_RULES[rule].__name__}(...), whose text does not follow the target"
+        )
     if rule not in _RULES:
         names = ", ".join(_RULES)
         raise ValueError(f"rule = {rule!r} is not built in this release; use one of {names}")
@@ -253,13 +266,17 @@ def _check_rule(rule: str, return_weights: bool) -> None:
 def _verify_on_host(
     inputs: ChainInputs, rule: AnyRule, is_cpu: bool, trace: Trace | None, return_weights: bool
 ) -> Verdict:
+    if trace is not None and isinstance(rule, LossyRule):
+        raise ValueError(
+            f"trace: rule '{rule.name}' is lossy and keeps none; leave one of them out"
+        )
     count, num_rows = inputs.target.shape[:2]
     outputs = _empty_outputs(count, num_rows)
-    num_tested = _implementation(rule, is_cpu)(inputs, outputs)
+    num_tested = walk_of(rule, is_cpu)(inputs, outputs)
     last_stream = _last_stream(inputs, outputs)
     if trace is not None:
         chain_trace.record(trace, inputs, outputs, num_tested)
-    weights = _weights(inputs, rule, is_cpu) if return_weights else None
+    weights = weights_of(inputs, rule, is_cpu) if return_weights else None
     return Verdict(
         torch.from_numpy(outputs.token_ids),
         torch.from_numpy(outputs.num_accepted),
@@ -269,6 +286,7 @@ def _verify_on_host(
         torch.from_numpy(outputs.error),
         int(outputs.num_broken.sum()),
         weights,
+        lossy_name(rule),
     )
 
 
@@ -278,19 +296,6 @@ def _refuse_on_device(**asked: Any) -> None:
             raise ValueError(
                 f"{name} is not built for tensors on a GPU; verify .cpu() tensors with it"
             )
-
-
-def _implementation(rule: AnyRule, is_cpu: bool) -> Callable[..., Any]:
-    if rule == "block":
-        if is_cpu:
-            from fairdraft.ops.cpu.block import verify_block_cpu as implementation
-        else:
-            from fairdraft.ops.block import verify_block_reference as implementation
-    elif is_cpu:
-        from fairdraft.ops.cpu.verify import verify_cpu as implementation
-    else:
-        from fairdraft.ops.chain import verify_reference as implementation
-    return implementation
 
 
 def _chain_inputs(
@@ -358,23 +363,3 @@ def _last_stream(inputs: ChainInputs, outputs: ChainOutputs) -> np.ndarray:
     stream[inputs.num_drafts == 0] = Stream.TARGET
     stream[outputs.error != RowError.NONE] = 0
     return stream
-
-
-def _weights(inputs: ChainInputs, rule: AnyRule, is_cpu: bool) -> DecisionWeights:
-    if rule == "block":
-        if is_cpu:
-            from fairdraft.ops.cpu.block import block_weights_cpu as fill
-        else:
-            from fairdraft.ops.block import block_weights_reference as fill
-    elif is_cpu:
-        from fairdraft.ops.cpu.verify import decision_weights_cpu as fill
-    else:
-        from fairdraft.ops.chain import decision_weights_reference as fill
-    count, num_rows, vocab_size = inputs.target.shape
-    accept = np.zeros((count, num_rows - 1))
-    law = np.zeros((count, num_rows, vocab_size))
-    fill(inputs, accept, law)
-    end = rules.ends_by_first_failure(accept)
-    if rule == "block":
-        end = np.where(inputs.is_matched[:, None], end, rules.ends_by_last_pass(accept))
-    return DecisionWeights(torch.from_numpy(accept), torch.from_numpy(law), torch.from_numpy(end))

@@ -1,0 +1,174 @@
+"""The lossy rules of `ops.verify_chain` on the CPU: numba twin of `ops/lossy_chain.py`.
+
+Same tokens; rows past the first rejection are not read, and q only where a residual needs it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from fairdraft.ops import lossy
+from fairdraft.ops.chain_inputs import ChainInputs, ChainOutputs
+from fairdraft.ops.cpu import arithmetic
+from fairdraft.ops.cpu import row as rows
+from fairdraft.ops.cpu.arithmetic import FIXED_POINT, TILE
+from fairdraft.ops.cpu.kernel import kernel
+from fairdraft.ops.cpu.residual import draw_replacement
+from fairdraft.ops.cpu.verify import (
+    accept_number,
+    draft_rows,
+    fill_law,
+    fill_residual_law,
+    mask_forbidden,
+    workspace,
+)
+from fairdraft.ops.lossy import LossyRule, Numbers
+from fairdraft.ops.rows import RowError
+
+_DRAFT_ERROR = int(RowError.DRAFT)
+_MINUS_INF = np.float32(-np.inf)
+_ONE = np.float32(1)
+_WHOLE, _RESIDUAL = lossy.WHOLE, lossy.RESIDUAL
+_chance_of = njit(lossy.chance)
+
+
+def verify_lossy_cpu(rule: LossyRule, inputs: ChainInputs, outputs: ChainOutputs) -> None:
+    """Walks every row of the batch; see `lossy_chain.verify_lossy_reference`."""
+    accept_at, final_at = inputs.accept_at, inputs.final_at
+    _verify(
+        *_given(rule, inputs),
+        (accept_at.key, accept_at.counter, final_at.key, final_at.counter),
+        inputs.method == "gumbel",
+        tuple(outputs),
+    )
+
+
+def lossy_weights_cpu(
+    rule: LossyRule, inputs: ChainInputs, accept: np.ndarray, law: np.ndarray
+) -> None:
+    """Fills in the decision weights; see `lossy_chain.lossy_weights_reference`."""
+    _decide(*_given(rule, inputs), accept, law)
+
+
+def _given(rule: LossyRule, inputs: ChainInputs) -> tuple[tuple, ...]:
+    return (
+        tuple(Numbers.of(rule, inputs.token_ids.shape[1])),
+        (*mask_forbidden(inputs), inputs.target_scale),
+        (*draft_rows(inputs), inputs.draft_scale),
+        (inputs.token_ids, inputs.num_drafts, inputs.is_matched, inputs.is_forbidden),
+    )
+
+
+@njit
+def _certainty(law):
+    """Twin of `lossy.certainty`."""
+    row, c, tiles, total = law
+    if c == 0:
+        return 1.0
+    row_max, spread = tiles[0].max(), 0.0
+    for t in range(len(tiles[0])):
+        base, scale = rows.tile_base(tiles[0][t]), rows.probability_scale(law, t)
+        for j in range(t * TILE, min((t + 1) * TILE, len(row))):
+            p = np.float64(arithmetic.exp2_weight(row[j] - base, c)) * scale
+            if p > 0.0:
+                spread += p * (np.float64(row_max - row[j]) * np.float64(c))
+    best = FIXED_POINT / np.float64(total)
+    return np.float64(arithmetic.exp2_weight(np.float32(-spread), _ONE)) * best
+
+
+@njit
+def _chance(rule, law, x, is_forbidden, r):
+    """The chance that a draft stands; 0 if the target excludes it."""
+    kind, values, _ = rule
+    row, c, _, _ = law
+    if is_forbidden or x < 0 or x >= len(row) or row[x] == _MINUS_INF:
+        return 0.0
+    p_x = rows.probability(law, x) if c > 0 else np.float64(rows.greedy(row)[0] == x)
+    return _chance_of(kind, values, r, p_x, _certainty(law) if kind == 0 else 0.0)
+
+
+@njit
+def _draw_unmatched(law, x, is_flat, work, key, counter):
+    """Draws from p without token x, or from p where nothing else is in it."""
+    row, c, tiles, _ = law
+    if 0 <= x < len(row):
+        rest = row.copy()
+        rest[x] = _MINUS_INF
+        rest_law, error = rows.scan(rest, c, work[1])
+        if error == 0:
+            return rows.draw(rest_law, is_flat, work[5], key, counter)
+    return rows.draw(law, is_flat, work[5], key, counter)
+
+
+@kernel
+def _verify(rule, targets, proposals, drafts, at, is_flat, outputs):
+    target, target_starts, target_scale = targets
+    draft, draft_starts, draft_scale = proposals
+    draft_ids, num_drafts, is_matched, is_forbidden = drafts
+    accept_key, accept_counter, final_key, final_counter = at
+    token_ids, num_accepted, margin, error, _ = outputs
+    count, num_rows = token_ids.shape
+    work = workspace(target.shape[1], is_flat)
+    for b in range(count):
+        p_rows, q_rows, c = target[target_starts[b] :], draft[draft_starts[b] :], target_scale[b]
+        for r in range(num_drafts[b] + 1):
+            law, error[b] = rows.scan(p_rows[r], c, work[0])
+            if error[b] != 0:
+                break
+            final, test, lead = b * num_rows + r, b * (num_rows - 1) + r, np.inf
+            key, counter = final_key[final], final_counter[final]
+            is_whole = r == num_drafts[b] or rule[2] == _WHOLE
+            if r < num_drafts[b]:
+                x = draft_ids[b, r]
+                share = _chance(rule, law, x, is_forbidden[b, r], r)
+                u = accept_number(accept_key[test], accept_counter[test])
+                if u < share:
+                    token_ids[b, r], margin[b, r] = x, share / u - 1.0
+                    num_accepted[b] = r + 1
+                    continue
+                if share > 0:
+                    lead = u / share - 1.0
+            if rule[2] == _RESIDUAL and r < num_drafts[b] and not is_matched[b]:
+                q_law, q_error = rows.scan(q_rows[r], draft_scale[b], work[1])
+                if q_error != 0:
+                    error[b] = _DRAFT_ERROR
+                    break
+                token, gap = draw_replacement(law, q_law, 1.0, is_flat, work, key, counter)
+            elif c == 0:
+                token, gap = rows.greedy(p_rows[r])
+            elif is_whole:
+                token, gap = rows.draw(law, is_flat, work[5], key, counter)
+            else:
+                token, gap = _draw_unmatched(law, draft_ids[b, r], is_flat, work, key, counter)
+            token_ids[b, r], margin[b, r] = token, min(lead, gap)
+            break
+
+
+@kernel
+def _decide(rule, targets, proposals, drafts, accept, next_law):
+    target, target_starts, target_scale = targets
+    draft, draft_starts, draft_scale = proposals
+    draft_ids, num_drafts, is_matched, is_forbidden = drafts
+    work = workspace(target.shape[1], False)
+    for b in range(len(num_drafts)):
+        p_rows, q_rows = target[target_starts[b] :], draft[draft_starts[b] :]
+        for r in range(num_drafts[b] + 1):
+            out = next_law[b, r]
+            law, error = rows.scan(p_rows[r], target_scale[b], work[0])
+            if error != 0:
+                out[:] = np.nan
+                continue
+            fill_law(law, out)
+            if r < num_drafts[b]:
+                x = draft_ids[b, r]
+                accept[b, r] = _chance(rule, law, x, is_forbidden[b, r], r)
+                if target_scale[b] > 0 and rule[2] != _WHOLE:
+                    if rule[2] == _RESIDUAL and not is_matched[b]:
+                        q_law, _ = rows.scan(q_rows[r], draft_scale[b], work[1])
+                        fill_residual_law(law, q_law, 1.0, work[4], out)
+                    elif 0 <= x < len(out):
+                        p_x, out[x] = out[x], 0.0
+                        if not out.any():
+                            out[x] = p_x
+            out /= out.sum()
