@@ -218,3 +218,10 @@ def test_progress_shows_how_far_it_is_and_what_is_found_so_far() -> None:
         "slot x q/p: deviation 0.0012, at most 0.0207; eps 0.01",
     ]
     assert all(len(line) < 80 for line in lines)
+
+
+def test_a_lossy_rule_is_refused(audit: Any) -> None:
+    given = '{"rule": "typical", "allow_lossy": true}'
+    result = audit("engine", "--json", "--speculative-config", given)
+    assert result.code == 2 and result.out == ""
+    assert "rule 'typical' is lossy" in result.err and "under an exact rule" in result.err

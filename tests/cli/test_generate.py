@@ -330,3 +330,21 @@ def test_auto_says_what_it_chose_and_how_to_pin_it(cli) -> None:
     assert {e["name"] for e in found["choice"]["estimates"]} >= {"plain", "draft_model", "ngram"}
     assert "pinned" in found["choice"]
     assert any(line.startswith("chosen: ") for line in found["description"])
+
+
+def test_a_lossy_rule_is_named_in_the_table_and_the_document(cli) -> None:
+    given = '{"rule": "typical", "allow_lossy": true}'
+    options = ("generate", "--max-tokens", "8", "--seed", "1", "--speculative-config", given)
+    result = cli(*options)
+    assert result.code == 0, result.err
+    assert "rule: typical (lossy)" in result.err
+    assert re.search(r"lossy +│ +typical +│ +the text does not follow", result.err)
+    found = loaded(cli(*options, "--json").out)
+    assert found["summary"]["lossy"] == "typical"
+    assert {request["lossy"] for request in found["requests"]} == {"typical"}
+    assert found["requests"][0]["metrics"]["lossy"] == "typical"
+
+
+def test_a_lossy_rule_has_to_be_allowed(cli) -> None:
+    result = cli("generate", "--speculative-config", '{"rule": "typical"}')
+    assert result.code == 2 and "Add 'allow_lossy': True" in result.err

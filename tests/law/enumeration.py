@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fairdraft import ops
-from fairdraft.ops import SparseLogits, rules
+from fairdraft.ops import LossyRule, SparseLogits, rules
 from fairdraft.ops.dispatch import Impl
 from fairdraft.ops.verify import Rule
 from tests.law.tables import History, Tables, softmax
@@ -207,7 +207,7 @@ def weights_of(
     *,
     impl: Impl,
     form: Form,
-    rule: Rule,
+    rule: Rule | LossyRule,
     process: Process | None = None,
 ) -> list[Weights]:
     """Weights of the production path; all experiments are rows of one `verify_chain` call.

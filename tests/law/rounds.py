@@ -113,7 +113,7 @@ def run_round(
         "trace": setup.trace,
     }
     if setup.rule == "common_noise":
-        return ops.verify_chain(*given, draft_logits=None, rule=setup.rule, **options)
+        return ops.verify_chain(*given, draft_logits=None, rule="common_noise", **options)
     point_mass = torch.full((num_trials,), setup.is_greedy)
     return ops.verify_chain(
         *given, draft_logits=laws, point_mass=point_mass, rule=setup.rule, **options

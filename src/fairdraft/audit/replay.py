@@ -147,7 +147,7 @@ class Replayer:
         }
         call, rule, laws = (part.target_logits, *drafts), part.rule, part.draft_logits
         if rule == "common_noise":
-            verdict = ops.verify_chain(*call, draft_logits=None, rule=rule, **options)
+            verdict = ops.verify_chain(*call, draft_logits=None, rule="common_noise", **options)
         else:
             verdict = ops.verify_chain(*call, draft_logits=laws, rule=rule, **options)
         expected = verdict.token_ids.numpy()

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fairdraft.ops.lossy import LOSSY_RULES, lossy_name
 from fairdraft.stats.tokens import ScoredTokens
 
-__all__ = ["Batch", "InvalidSubject", "Subject", "SubjectInfo"]
+__all__ = ["Batch", "InvalidSubject", "Subject", "SubjectInfo", "refuse_lossy"]
 
 
 class InvalidSubject(Exception):
@@ -40,6 +41,23 @@ class SubjectInfo:
     sampler: str = "unknown"
     rule: str | None = None
     duplicates_declared: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_lossy(self.rule)
+
+
+def refuse_lossy(rule: Any) -> None:
+    """Refuses a subject under a lossy rule, given by name or value.
+
+    Raises:
+        ValueError: If the rule is lossy.
+    """
+    name = rule if rule in LOSSY_RULES else lossy_name(rule)
+    if name is not None:
+        raise ValueError(
+            f"rule {name!r} is lossy: what it emits does not follow the target, so an audit can "
+            "only come to FAIL; audit the engine under an exact rule, such as 'standard'"
+        )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fairdraft.audit.subject import refuse_lossy
 from fairdraft.stats.tokens import Source
 
 __all__ = [
@@ -119,6 +120,7 @@ class TraceHeader:
                 f"params are {self.params!r}; give the sampler parameters by name, temperature at "
                 "least"
             )
+        refuse_lossy(self.rule)
         for name, known in (
             ("sampler", _SAMPLERS),
             ("rule", ("token", "block", "common_noise", None)),

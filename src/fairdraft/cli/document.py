@@ -91,6 +91,7 @@ def _request(output: RequestOutput) -> dict[str, Any]:
         "prompt_token_ids": output.prompt_token_ids,
         "noise_key": output.noise_key,
         "error": output.error,
+        "lossy": output.lossy,
         "outputs": [
             {
                 "index": sample.index,

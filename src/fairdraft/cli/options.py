@@ -44,7 +44,8 @@ SpeculativeJson = Annotated[
         "--speculative-config",
         help="""vLLM's dictionary, e.g. '{"method": "ngram", "prompt_lookup_max": 4}'. """
         '"rejection_sample_method" is standard, block or common_noise (text as without drafts); '
-        '"speculative_token_tree", e.g. [3, 2, 1], drafts several candidates for a token.',
+        '"speculative_token_tree", e.g. [3, 2, 1], drafts several candidates for a token; '
+        'typical, threshold and synthetic are lossy and ask for "allow_lossy": true.',
         metavar="JSON",
         rich_help_panel=SPECULATION,
     ),

@@ -48,6 +48,7 @@ class Summary:
         draft_seconds: Time in the speculator.
         target_seconds: Time in the target's forward, prefill included.
         verify_seconds: Time in filters and verification.
+        lossy: Name of the rule if the text does not follow the target, else None.
     """
 
     num_requests: int
@@ -62,6 +63,7 @@ class Summary:
     draft_seconds: float
     target_seconds: float
     verify_seconds: float
+    lossy: str | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -110,6 +112,7 @@ def summarize(outputs: Sequence[RequestOutput], seconds: float, engine: EngineSe
         draft_seconds=engine.draft,
         target_seconds=engine.target,
         verify_seconds=engine.verify,
+        lossy=next((output.lossy for output in outputs if output.lossy is not None), None),
     )
 
 

@@ -30,6 +30,8 @@ def summary_table(
     speculated = summary.num_draft_tokens > 0
     requests = "" if summary.num_requests == 1 else f", {summary.num_requests} requests"
     failed = f", {summary.num_failed} failed" if summary.num_failed else ""
+    if summary.lossy is not None:
+        table.add_row("lossy", summary.lossy, "the text does not follow the target's law")
     table.add_row(
         "tokens/s",
         f"{summary.tokens_per_second:.1f}",

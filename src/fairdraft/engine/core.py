@@ -24,6 +24,7 @@ from fairdraft.engine.tree_round import TreeRoundRunner
 from fairdraft.models import CausalLM
 from fairdraft.noise import Trace
 from fairdraft.ops import Impl
+from fairdraft.ops.lossy import lossy_name
 from fairdraft.speculators import OutputReader, Speculator
 
 
@@ -68,7 +69,7 @@ class Engine:
             self._runner = TreeRoundRunner(target, speculator, **options)
         else:
             runner = RoundRunner
-            if not enforce_eager and can_replay(target.device, impl, trace):
+            if not enforce_eager and self.lossy is None and can_replay(target.device, impl, trace):
                 runner = GraphRunner
             options["process_draft_logits"] = process_draft_logits
             self._runner = runner(target, speculator, rule=rule, **options)
@@ -82,6 +83,11 @@ class Engine:
     def rows(self) -> RowTable:
         """The running batch."""
         return self._scheduler.rows
+
+    @property
+    def lossy(self) -> str | None:
+        """Name of the rule if its text does not follow the target."""
+        return lossy_name(self.rule)
 
     @property
     def device(self) -> torch.device:

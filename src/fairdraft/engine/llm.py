@@ -41,6 +41,7 @@ from fairdraft.models import CausalLM
 from fairdraft.noise import Trace, parse_noise_key, request_key
 from fairdraft.ops import Impl
 from fairdraft.ops.dispatch import resolve_impl
+from fairdraft.ops.lossy import lossy_name
 from fairdraft.speculators import RequestReader, Speculator
 
 Progress = Callable[[int, int], None]
@@ -118,6 +119,7 @@ class LLM:
         if config is not None and config.adaptive and config.adaptive_cost_ratio is None:
             ratio = measure_cost_ratio(config, self.target, dtype, self.max_model_len, **options)
             config = replace(config, adaptive_cost_ratio=ratio)
+        _refuse_beside_lossy(config, impl, trace)
         self.config = config
         self.speculator: Speculator | None = None
         if config is not None:
@@ -153,6 +155,8 @@ class LLM:
         ]
         if self.choice is not None:
             lines.insert(2, self.choice.describe())
+        if self.engine.lossy is not None:
+            lines.append(f"lossy: {self.engine.lossy}; the text does not follow the target's law")
         # kernels of half precision and of accelerators depend on the number of rows
         is_steady = target.device.type == "cpu" and str(target.dtype) in _STEADY_DTYPES
         level = "logits repeat up to rounding" if is_steady else "logits depend on the batch"
@@ -185,7 +189,8 @@ class LLM:
 
         Distribution:
             Each sample follows the target's law under its processors, temperature and filters,
-            exactly given the logits that were computed.
+            exactly given the logits that were computed; under a lossy rule it does not, and the
+            output's `lossy` names the rule.
         """
         requests = self._prepare(prompts, sampling_params, is_streamed=False)
         try:
@@ -313,6 +318,7 @@ class LLM:
             key=key,
             stop_ids=tuple(sorted(stops)),
             is_streamed=is_streamed,
+            lossy=self.engine.lossy,
         )
 
     def _most_tokens(self, request: Request) -> int:
@@ -344,6 +350,17 @@ def _schedule(config: SpeculativeConfig | None) -> DraftSchedule | None:
         return None
     assert config.adaptive_cost_ratio is not None
     return DraftSchedule(config.num_speculative_tokens, config.adaptive_cost_ratio)
+
+
+def _refuse_beside_lossy(config: SpeculativeConfig | None, impl: Impl, trace: Any) -> None:
+    """Lossy rules run on the host, and no trace is kept of them."""
+    lossy = None if config is None else lossy_name(config.rule)
+    for name, is_asked in (("impl='triton'", impl == "triton"), ("trace", trace is not None)):
+        if lossy is not None and is_asked:
+            raise ValueError(
+                f"{name} and the lossy rule {lossy!r} do not go together: leave {name} out, or use "
+                "an exact rule such as 'standard'"
+            )
 
 
 def _context(max_model_len: int | None, target: CausalLM) -> int:

@@ -59,6 +59,7 @@ class RequestMetrics:
         verify_seconds: In filters and verification.
         prefill_seconds: Of `target_seconds`, in the prompts of requests that came in meanwhile.
         total_seconds: Wall time from the first round to the end.
+        lossy: Name of the engine's rule if its text does not follow the target, else None.
     """
 
     rounds: int = 0
@@ -75,6 +76,7 @@ class RequestMetrics:
     verify_seconds: float = 0.0
     prefill_seconds: float = 0.0
     total_seconds: float = 0.0
+    lossy: str | None = None
 
     @property
     def target_passes(self) -> int:
@@ -120,6 +122,8 @@ class RequestOutput:
         error: The message of a request that failed, or None.
         prompt_logprobs: For each token of the prompt {token_id: Logprob} of the raw logits, None
             for the first; None if not asked for.
+        lossy: Name of the engine's rule ("typical", "threshold", "synthetic") if the text does not
+            follow the target, else None.
     """
 
     request_id: str
@@ -131,6 +135,7 @@ class RequestOutput:
     metrics: RequestMetrics | None = None
     error: str | None = None
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    lossy: str | None = None
 
 
 class GenerationInterrupted(KeyboardInterrupt):

@@ -133,6 +133,7 @@ class Request:
         error: What went wrong, or None.
         num_preemptions: How often rows of it were dropped.
         prompt_logprobs: Of each token of the prompt, once they are computed, if asked for.
+        lossy: Name of the engine's rule if it is lossy.
     """
 
     request_id: str
@@ -149,6 +150,7 @@ class Request:
     error: str | None = None
     num_preemptions: int = 0
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    lossy: str | None = None
     began: Clock | None = None
     began_at: float = 0.0
     metrics: RequestMetrics | None = None
@@ -172,6 +174,7 @@ class Request:
         metrics = RequestMetrics(
             num_emitted_tokens=sum(len(s.token_ids) for s in self.sequences),
             num_preemptions=self.num_preemptions,
+            lossy=self.lossy,
         )
         if records:
             metrics.rounds = sum(int(record["rounds"]) for record in records)
@@ -204,6 +207,7 @@ class Request:
             metrics=self.metrics,
             error=self.error,
             prompt_logprobs=self.prompt_logprobs,
+            lossy=self.lossy,
         )
 
 

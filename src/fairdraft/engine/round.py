@@ -97,6 +97,9 @@ class RoundRunner:
         self.observer: Observer | None = None
         #: where logits are filtered, sampled and verified
         self.device = ops_device(target.device, impl, trace)
+        if isinstance(rule, ops.LossyRule):
+            # lossy rules have no kernel
+            self.device = torch.device("cpu")
         self._workspace = _new_workspace(self.device, impl)
         self.cache = target.new_cache()
         self.clock = Clock()
@@ -308,7 +311,7 @@ class RoundRunner:
                     "the drafts: return Guesses, or use rejection_sample_method 'standard'"
                 )
             return ops.verify_chain(
-                target_logits, *drafts, draft_logits=None, rule=self.rule, **options
+                target_logits, *drafts, draft_logits=None, rule="common_noise", **options
             )
         if not isinstance(proposal, Proposal):
             raise ValueError(

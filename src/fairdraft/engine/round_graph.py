@@ -173,7 +173,7 @@ class RoundGraph:
         }
         given = (self.target_logits, drafts.T.contiguous(), fields[COUNT])
         if parts.rule == "common_noise":
-            verdict = ops.verify_chain(*given, draft_logits=None, rule=parts.rule, **options)
+            verdict = ops.verify_chain(*given, draft_logits=None, rule="common_noise", **options)
         else:
             verdict = ops.verify_chain(*given, draft_logits=laws, rule=parts.rule, **options)
         numbers = (

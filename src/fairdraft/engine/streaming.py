@@ -47,6 +47,7 @@ class EventSource:
             metrics=request.metrics if self.is_closed else None,
             error=request.error,
             prompt_logprobs=request.prompt_logprobs,
+            lossy=request.lossy,
         )
 
     def _news(self, sequence: Sequence) -> CompletionOutput | None:

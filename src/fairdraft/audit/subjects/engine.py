@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fairdraft.audit.prompts import PROMPTS
-from fairdraft.audit.subject import Batch, InvalidSubject, SubjectInfo
+from fairdraft.audit.subject import Batch, InvalidSubject, SubjectInfo, refuse_lossy
 from fairdraft.audit.subjects.engine_copies import observed, with_trace
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class EngineSubject:
         name: One line for people; None for what the engine says of itself.
 
     Raises:
-        ValueError: If a prompt or parameter cannot be used.
+        ValueError: If a prompt or parameter cannot be used, or the engine's rule is lossy.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class EngineSubject:
                 "speculative_token_tree: an engine's audit reads rounds of chains; leave the tree "
                 "out, or audit the engine as an endpoint"
             )
+        refuse_lossy(llm.engine.rule)
         self.llm = llm
         params = params or SamplingParams(ignore_eos=True)
         if params.noise_key is not None:
@@ -115,7 +116,7 @@ class EngineSubject:
             scoring="own logits",
             is_speculative=is_speculative,
             sampler="race",
-            rule=llm.engine.rule if is_speculative else None,
+            rule=str(llm.engine.rule) if is_speculative else None,
         )
 
     def batches(self, cursor: Any = None) -> Iterator[Batch]:

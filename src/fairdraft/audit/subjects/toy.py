@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fairdraft import noise
-from fairdraft.audit.subject import Batch, InvalidSubject, SubjectInfo
+from fairdraft.audit.subject import Batch, InvalidSubject, SubjectInfo, refuse_lossy
 from fairdraft.audit.subjects import markov
 from fairdraft.audit.subjects.markov import Decoding, MarkovPair, Rows
 from fairdraft.noise import Trace
@@ -56,6 +56,7 @@ class ToySubject:
     _tables: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        refuse_lossy(self.decoding.rule)
         if self.length < 1 or self.num_samples < 1 or self.texts_per_batch < 1:
             raise ValueError(
                 f"length = {self.length}, num_samples = {self.num_samples} and texts_per_batch = "
