@@ -55,6 +55,33 @@ def draw_ops(results: list[dict[str, Any]], caption: str, path: Path) -> None:
     _save(figure, caption, path)
 
 
+def draw_rules(results: list[dict[str, Any]], caption: str, path: Path) -> None:
+    """Share of rounds whose first i drafts all stand, by rule, a panel for each temperature."""
+    temperatures = list(dict.fromkeys(result["temperature"] for result in results))
+    figure, axes = plt.subplots(1, len(temperatures), figsize=(11, 4.4), sharey=True)
+    colors = {"token": OURS, "block": "tab:orange", "common_noise": "tab:green"}
+    for axis, temperature in zip(axes, temperatures, strict=True):
+        for k, result in enumerate(r for r in results if r["temperature"] == temperature):
+            mean, error = result["at_least"]
+            # side by side, so that no interval hides another
+            places = [i + 1 + 0.12 * (k - 1) for i in range(len(mean))]
+            color, name = colors[result["rule"]], result["rule"]
+            bars = [1.96 * each for each in error]
+            axis.errorbar(places, mean, bars, fmt="o", color=color, capsize=3, label=name)
+            axis.plot(places, result["theory"][0], "_", color=color, markersize=16)
+            if name == "common_noise":
+                axis.plot(places, result["bound"], ":", color=color, label="(1 - TV) / (1 + TV)")
+            elif name == "token":
+                axis.plot(places, result["bound"], ":", color="dimgray", label="most of any rule")
+        axis.set_title(f"pocket pair, T = {temperature:g}")
+        axis.set_xlabel("i")
+        axis.set_xticks(range(1, len(mean) + 1))
+        axis.set_ylim(0, 1)
+    axes[0].set_ylabel("rounds whose first i drafts stand (dash: theory)")
+    axes[0].legend()
+    _save(figure, caption, path)
+
+
 def _save(figure: Any, caption: str, path: Path) -> None:
     figure.text(0.01, 0.01, fill(caption, 150), fontsize=7, color="dimgray")
     figure.tight_layout(rect=(0, 0.06, 1, 1))

@@ -79,3 +79,33 @@ def test_page_holds_the_recorded_figures(monkeypatch: pytest.MonkeyPatch) -> Non
     page = importlib.import_module("page")
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.filled(text) == text, "run python bench/page.py"
+
+
+def test_rules_page_holds_figures_that_agree_with_theory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """24 shares: one is 4 standard errors from theory in 650 such tables of a right rule."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    page = importlib.import_module("rules")
+    recorded = json.loads(page.RECORDED.read_text(encoding="utf-8"))
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.filled(text, recorded) == text, "run python bench/rules.py --record"
+    assert page.PICTURE.is_file()
+    found = recorded["results"]
+    assert [(r["rule"], r["temperature"]) for r in found] == [
+        (rule, temperature) for temperature in page.TEMPERATURES for rule in page.METHODS
+    ]
+    assert all(abs(deviation) < 4 for result in found for deviation in result["deviations"])
+
+
+def test_rules_are_measured_on_the_same_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    document = importlib.import_module("rules").measure(num_texts=12, cuts=1)
+    assert document["rounds"] == 12 and len(document["results"]) == 6
+    by_rule = {(r["rule"], r["temperature"]): r for r in document["results"]}
+    for temperature in (0.7, 1.0):
+        token, block = (by_rule[rule, temperature] for rule in ("token", "block"))
+        # the same drafts, so the same most that any rule can keep, which rho does not exceed
+        assert token["bound"] == block["bound"]
+        assert all(
+            share <= most + 1e-9
+            for share, most in zip(block["theory"][0], block["bound"], strict=True)
+        )
