@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from fairdraft import noise
+from fairdraft import SamplingParams, noise
 from fairdraft.audit.faults import (
     CASES,
     FAULTS,
@@ -23,8 +24,10 @@ from fairdraft.audit.faults import (
     find_cases,
     run_case,
 )
+from fairdraft.audit.faults.defined import defined_row
 from fairdraft.audit.faults.run import run_catalogue
 from fairdraft.stats.verdict import VerdictState
+from tests.law.processed import processed_row
 
 QUICK = (
     "constant-position",
@@ -37,12 +40,17 @@ QUICK = (
     "lenient-test",
     "replaced-from-q",
     "clamped-residual",
+    "forbidden-as-absent",
+    "common-below-ratio",
     "point-mass-as-softmax",
     "top-p-dropped",
     "min-p-dropped",
     "top-k-plus-one",
 )
-ENGINE = ("draft-leak", "raw-q", "bonus-from-draft", "neighbors-q", "argmax-as-sampled")
+ENGINE = (
+    *("draft-leak", "raw-q", "bonus-from-draft", "neighbors-q", "argmax-as-sampled"),
+    *("penalties-once-a-round", "unbiased-bonus"),
+)
 
 
 def case_of(name: str) -> Case:
@@ -128,6 +136,31 @@ def test_a_fault_without_bias_is_named_by_the_trace_alone(name: str) -> None:
     assert outcome.verdict.state is VerdictState.INCONCLUSIVE
     assert outcome.log10_e < 3
     assert outcome.named_by == "trace"
+
+
+def test_guesses_from_another_law_change_no_token() -> None:
+    """Rule common_noise, a filter on the draft's side alone: other guesses stand, no text moves."""
+    case = case_of("guessed-from-two")
+    assert case.fault is not None
+    batches = case.setup.subject(3).batches(), case.setup.subject(3).batches()
+    clean = next(batches[0]).tokens
+    with case.fault.planted() as planting:
+        found = next(batches[1]).tokens
+    assert planting.count > 0
+    assert (found.column == clean.column).all() and (found.source != clean.source).any()
+
+
+def test_definitions_are_those_of_the_processor_tests() -> None:
+    params = SamplingParams(
+        frequency_penalty=0.5,
+        presence_penalty=-1.0,
+        logit_bias={1: 3.0, 3: -2.0},
+        allowed_token_ids=[3, 0, 2],
+    )
+    raw = np.array([1.0, -2.0, 0.5, 4.0])
+    for output in ([], [3], [3, 0, 3]):
+        expected = processed_row(raw, (1,), tuple(output), params)
+        assert defined_row(raw, output, params).tolist() == expected.tolist()
 
 
 def test_a_seed_decides_the_outcome() -> None:

@@ -119,13 +119,6 @@ def _planted(name: str, title: str, function: str, make: Any) -> Fault:
     return Fault(catalogue.Fault(name, title, path, make, "processor"))
 
 
-def _without_drafts(original: Callable[..., Any], planting: Planting) -> Callable[..., Any]:
-    def occurrences(paths: Any, **options: Any) -> Any:
-        return original(replace(paths, num_rows=np.ones_like(paths.num_rows)), **options)
-
-    return occurrences
-
-
 def _with_prompt(original: Callable[..., Any], planting: Planting) -> Callable[..., Any]:
     return lambda paths, *, of_output: original(paths, of_output=False)
 
@@ -160,12 +153,7 @@ def _with_rejected(original: Callable[..., Any], planting: Planting) -> Callable
 
 
 #: penalties count what is decided when the round begins, and no draft of it
-PENALIZED_ONCE_A_ROUND = _planted(
-    "penalized-once-a-round",
-    "penalties advance once a round",
-    "DraftedPaths.occurrences",
-    _without_drafts,
-)
+PENALIZED_ONCE_A_ROUND = Fault(FAULTS["penalties-once-a-round"])
 #: presence and frequency count the prompt as well
 PROMPT_AS_OUTPUT = _planted(
     "prompt-as-output",

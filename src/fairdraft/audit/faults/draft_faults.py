@@ -64,6 +64,14 @@ def _rounded(original: Function, planting: Planting) -> Function:
     return draw
 
 
+def _two_best(original: Function, planting: Planting) -> Function:
+    def draw(self: Any, logits: Any, *args: Any, **kwargs: Any) -> Any:
+        least = logits.topk(2, dim=-1).values[:, -1:]
+        return original(self, logits.masked_fill(logits < least, -float("inf")), *args, **kwargs)
+
+    return draw
+
+
 def _looked_at(original: Function, planting: Planting) -> Function:
     def propose(self: Any, state: Any) -> Any:
         proposal = original(self, state)
@@ -117,6 +125,13 @@ DRAFT_FAULTS = (
         _rounded,
         "q",
         "DeepSpec #31",
+    ),
+    Fault(
+        "guessed-from-two",
+        "under rule common_noise, guesses are drawn from the draft's two best tokens alone",
+        "fairdraft.speculators.CommonSampler.draw",
+        _two_best,
+        "q",
     ),
     Fault(
         "dropped-after-looking",

@@ -78,6 +78,12 @@ def _shared(at: Fields) -> Fields:
     return _by_position(replace(at, stream=stream), at.is_race)
 
 
+def _common(at: Fields) -> Fields:
+    """What the types forbid: guesses of common noise, replaced and tested as drafts of a law."""
+    stream = np.where(at.is_race, TARGET, at.stream)
+    return _by_position(replace(at, stream=stream), at.is_race)
+
+
 def _without_anchor(at: Fields) -> Fields:
     return _by_position(at)
 
@@ -189,6 +195,11 @@ NOISE_FAULTS = (
         "draft, replacement and bonus of a position are drawn with the same noise",
         _shared,
         "vllm #54282, #47386",
+    ),
+    renamed(
+        "common-below-ratio",
+        "drafts and what replaces them share the target's noise, and a ratio of laws tests them",
+        _common,
     ),
     renamed(
         "position-names",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,40 @@ def _filtered(**changed: Callable[[Any], Any]) -> Any:
     return make
 
 
+def _without_drafts(original: Function, planting: Planting) -> Function:
+    def occurrences(paths: Any, **options: Any) -> Any:
+        return original(replace(paths, num_rows=np.ones_like(paths.num_rows)), **options)
+
+    return occurrences
+
+
+def _unbiased_bonus(original: Function, planting: Planting) -> Function:
+    """The bias, but in the last row of a round."""
+
+    def add_bias(logits: Any, *args: Any) -> None:
+        last = logits[:, -1].clone()
+        original(logits, *args)
+        if logits.shape[1] > 1:
+            logits[:, -1] = last
+
+    return add_bias
+
+
 PROCESSOR_FAULTS = (
+    Fault(
+        "penalties-once-a-round",
+        "penalties count what is decided when the round begins, and no draft of it",
+        "fairdraft.ops.processors.DraftedPaths.occurrences",
+        _without_drafts,
+        "processor",
+    ),
+    Fault(
+        "unbiased-bonus",
+        "a logit bias applies to the rows that test drafts, and not to the row of the bonus",
+        "fairdraft.ops.processors.add_bias",
+        _unbiased_bonus,
+        "processor",
+    ),
     Fault(
         "warm-target",
         "the target's rows are read at 1.05 times the temperature",

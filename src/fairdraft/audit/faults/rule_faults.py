@@ -86,6 +86,16 @@ def _cut_at_masked(original: Function, planting: Planting) -> Function:
     return chain_inputs
 
 
+def _cut_at_forbidden(original: Function, planting: Planting) -> Function:
+    def chain_inputs(*args: Any) -> Any:
+        inputs = original(*args)
+        marked, depth = inputs.is_forbidden, inputs.token_ids.shape[1]
+        first = np.where(marked.any(1), marked.argmax(1), depth) if depth else 0
+        return inputs._replace(num_drafts=np.minimum(inputs.num_drafts, first))
+
+    return chain_inputs
+
+
 def _softmaxed_point_mass(original: Function, planting: Planting) -> Function:
     def chain_inputs(*args: Any) -> Any:
         inputs = original(*args)
@@ -182,6 +192,14 @@ RULE_FAULTS = (
         "a draft that the target's mask excludes is dropped in place of being rejected",
         INPUTS,
         _cut_at_masked,
+        "residual",
+        "vllm #54437",
+    ),
+    Fault(
+        "forbidden-as-absent",
+        "a draft that is marked as forbidden ends the proposal, so its row is sampled from p",
+        INPUTS,
+        _cut_at_forbidden,
         "residual",
         "vllm #54437",
     ),

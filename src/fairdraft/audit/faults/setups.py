@@ -103,21 +103,44 @@ def _toy(
     return Setup(name, title, False, speed, build)
 
 
+def _forbidding_pair() -> Any:
+    """Two even tokens, and two that the target forbids: dropping these gives .65 in place of .5."""
+    from fairdraft.audit.subjects.markov import MarkovPair
+
+    return MarkovPair.from_laws([0.5, 0.5, 0.0, 0.0], [0.4, 0.1, 0.25, 0.25])
+
+
+#: ids of four words of the embedded tokenizer: " the", " a", " and", ","
+_WORDS = (263, 259, 282, 12)
+
+
 @cache
-def _pocket() -> LLM:
+def _pocket(rule: str, processes_drafts: bool) -> LLM:
     from fairdraft.engine import LLM
 
-    config = {"model": "pocket-draft", "num_speculative_tokens": 3}
-    return LLM("pocket", speculative_config=config)
+    config = {"model": "pocket-draft", "num_speculative_tokens": 3, "rule": rule}
+    return LLM("pocket", speculative_config=config | {"process_draft_logits": processes_drafts})
 
 
-def _engine(name: str, title: str, *, num_tokens: int = 32, **params: Any) -> Setup:
+def _engine(
+    name: str,
+    title: str,
+    *,
+    num_tokens: int = 32,
+    rule: str = "token",
+    is_defined: bool = False,
+    **params: Any,
+) -> Setup:
+    """The embedded pair; `is_defined` scores it by the definitions of its processors."""
+
     def build(seed: int) -> Subject:
+        from fairdraft.audit.faults.defined import DefinedSubject
         from fairdraft.audit.subjects.engine import EngineSubject
         from fairdraft.engine import SamplingParams
 
-        return EngineSubject(
-            _pocket(),
+        new_subject = DefinedSubject if is_defined else EngineSubject
+        return new_subject(
+            _pocket(rule, is_defined),
             params=SamplingParams(seed=seed, ignore_eos=True, **params),
             num_requests=512 // num_tokens,
             num_tokens=num_tokens,
@@ -198,10 +221,33 @@ _ALL = (
         impl="reference",
         subject=_SLOW,
     ),
+    _toy(
+        "toy-forbidding",
+        "4 tokens, p even on two and the others marked as forbidden, K = 1",
+        2e4,
+        _forbidding_pair,
+        num_drafts=1,
+        forbids=True,
+    ),
     _engine("pocket", "engine, pocket pair, K = 3"),
     _engine("pocket-short", "engine, pocket pair, K = 3, texts of 8 tokens", num_tokens=8),
     _engine("pocket-cool", "engine, pocket pair, K = 3, temperature .7", temperature=0.7),
     _engine("pocket-top-k", "engine, pocket pair, K = 3, top-k 5", top_k=5),
+    _engine("pocket-common", "engine, pocket pair, K = 3, rule common_noise", rule="common_noise"),
+    _engine(
+        "pocket-penalized",
+        "engine, pocket pair, K = 3, four allowed words, frequency penalty 2, scored by definition",
+        is_defined=True,
+        allowed_token_ids=list(_WORDS),
+        frequency_penalty=2.0,
+    ),
+    _engine(
+        "pocket-biased",
+        "engine, pocket pair, K = 3, four allowed words, logit bias, scored by definition",
+        is_defined=True,
+        allowed_token_ids=list(_WORDS),
+        logit_bias={_WORDS[0]: 3.0},
+    ),
 )
 
 #: by name

@@ -15,6 +15,7 @@ from fairdraft.audit.subjects.engine_copies import observed, with_trace
 if TYPE_CHECKING:
     from fairdraft.audit.contexts import ContextCheck
     from fairdraft.audit.replay import Replay
+    from fairdraft.audit.subjects.engine_scorer import EngineScorer
     from fairdraft.engine import LLM, RequestOutput, SamplingParams
     from fairdraft.noise import Trace
 
@@ -122,12 +123,10 @@ class EngineSubject:
     def batches(self, cursor: Any = None) -> Iterator[Batch]:
         """Yields batches for ever; the cursor is the next seed and the next text's number."""
         place = {"seed": self.first_seed, "text": 0} if cursor is None else dict(cursor)
-        from fairdraft.audit.subjects.engine_scorer import EngineScorer
-
         while True:
             seed, first_text = int(place["seed"]), int(place["text"])
             chosen = self.requests(seed, self.num_requests)
-            scorer = EngineScorer(self.llm, self.max_columns)
+            scorer = self.new_scorer()
             outputs = scorer.generate(*chosen)
             notes = _failures(outputs)
             place = {
@@ -138,6 +137,12 @@ class EngineSubject:
             if tokens is None:
                 raise InvalidSubject(f"no request of a batch emitted a token; {' '.join(notes)}")
             yield Batch(tokens, dict(place), notes)
+
+    def new_scorer(self) -> EngineScorer:
+        """What scores the next batch."""
+        from fairdraft.audit.subjects.engine_scorer import EngineScorer
+
+        return EngineScorer(self.llm, self.max_columns)
 
     def requests(self, seed: int, count: int) -> tuple[list[list[int]], list[SamplingParams]]:
         """Prompts and parameters of the requests that begin with a seed."""
