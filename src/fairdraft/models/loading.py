@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as hf_logging
 
 from fairdraft import pocket
+from fairdraft.models import smollm2
 from fairdraft.models.attention import use_grouped_attention
 from fairdraft.models.causal_lm import CausalLM
 from fairdraft.models.direct import DirectLlama
@@ -25,9 +26,10 @@ from fairdraft.models.support import (
     recurrent_message,
 )
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "named_folder"]
 
 _POCKET_NAMES = {"pocket": "target", "pocket-draft": "draft"}
+_NAMES = (*_POCKET_NAMES, smollm2.NAME)
 _DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -61,8 +63,8 @@ def load_model(
     ragged rows, a rollback, and a comparison with a forward from scratch.
 
     Args:
-        model: A folder in Hugging Face format, "pocket" or "pocket-draft", a name in the local
-            Hugging Face cache, or a loaded model in evaluation mode.
+        model: A folder in Hugging Face format, "pocket", "pocket-draft" or "smollm2", a name in
+            the local Hugging Face cache, or a loaded model in evaluation mode.
         tokenizer: A tokenizer, or the folder of one; None takes the model folder's, if any.
         dtype: "float32", "bfloat16", "float16", "float64", or "auto" for the checkpoint's own.
             None means "float32" for a folder and "auto" for a loaded model.
@@ -158,13 +160,27 @@ def _eos_token_ids(network: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
     return frozenset()
 
 
+def named_folder(name: str) -> Path | None:
+    """The folder of an embedded or packaged model; None for any other name.
+
+    Raises:
+        ValueError: If its files are not part of this installation.
+    """
+    if name == smollm2.NAME:
+        return smollm2.path()
+    if name not in _POCKET_NAMES:
+        return None
+    folder = pocket.path(_POCKET_NAMES[name])
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{name!r} is not part of this installation; pass a folder instead.")
+    return folder
+
+
 def _resolve(model: str | Path, role: str) -> str:
     text = str(model)
-    if text in _POCKET_NAMES:
-        folder = pocket.path(_POCKET_NAMES[text])
-        if not (folder / "config.json").is_file():
-            raise ValueError(f"{text!r} is not part of this installation; pass a folder instead.")
-        return str(folder)
+    named = named_folder(text)
+    if named is not None:
+        return str(named)
     path = Path(text).expanduser()
     if path.is_file():
         raise ValueError(f"{text!r} is a file; pass the folder that holds config.json.")
@@ -178,7 +194,7 @@ def _resolve(model: str | Path, role: str) -> str:
     if isinstance(model, Path) or not _is_cached(text):
         raise ValueError(
             f"unknown {role} model {text!r}: no such folder, not in the local Hugging Face cache, "
-            f"and not one of {', '.join(_POCKET_NAMES)}. Nothing is downloaded; pass a folder."
+            f"and not one of {', '.join(_NAMES)}. Nothing is downloaded; pass a folder."
         )
     return text
 

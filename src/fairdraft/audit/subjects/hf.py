@@ -24,7 +24,6 @@ SCORE_NUMBERS = 1 << 28
 RESCORED_EPS0 = 0.005
 #: texts that are forwarded once more, to see whether the run scored them in their context
 CHECKED_TEXTS = 4
-_POCKET = {"pocket": "target", "pocket-draft": "draft"}
 
 
 @dataclass(frozen=True)
@@ -214,7 +213,7 @@ def load_stock(name: str, *, dtype: str = "float32", role: str = "target") -> tu
     """A checkpoint as `transformers` loads it by default, and its tokenizer or None.
 
     Args:
-        name: A folder, a cached name, "pocket" or "pocket-draft".
+        name: A folder, a cached name, "pocket", "pocket-draft" or "smollm2".
         dtype: A name that torch knows, or "auto".
         role: For messages.
 
@@ -223,9 +222,9 @@ def load_stock(name: str, *, dtype: str = "float32", role: str = "target") -> tu
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from fairdraft import pocket
+    from fairdraft.models.loading import named_folder
 
-    path = str(pocket.path(_POCKET[name])) if name in _POCKET else name
+    path = str(named_folder(name) or name)
     try:
         network = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
     except (OSError, ValueError) as error:
