@@ -42,6 +42,7 @@ def document(
         "model": job.model,
         "speculative_config": job.speculative_config,
         "engine": job.engine,
+        "chat": job.chat,
         "sampling_params": job.sampling,
         "description": description.splitlines(),
         "choice": choice,

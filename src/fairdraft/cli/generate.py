@@ -9,9 +9,9 @@ import typer
 
 from fairdraft.cli import options
 from fairdraft.cli.failure import EXIT_FAILED, EXIT_INTERRUPTED, UsageFault, guarded
-from fairdraft.cli.prompts import gather_prompts
+from fairdraft.cli.prompts import DEFAULT_PROMPT, DEFAULT_QUESTION, gather_prompts
 from fairdraft.cli.sampling import read_sampling
-from fairdraft.cli.speculation import POCKET, describe, speculative_config
+from fairdraft.cli.speculation import POCKET, SMOLLM2, describe, speculative_config
 
 if TYPE_CHECKING:
     from fairdraft.cli.compare import Comparison
@@ -39,6 +39,7 @@ def generate(
     prompt: options.Prompt = None,
     file: options.PromptFile = None,
     lines: options.Lines = False,
+    chat: options.Chat = None,
     plain: options.Plain = False,
     json: options.Json = False,
     temperature: options.Temperature = 1.0,
@@ -76,13 +77,16 @@ def generate(
         config_json=speculative_json,
         num_speculative_tokens=num_speculative_tokens,
     )
+    is_asked = model == SMOLLM2 if chat is None else chat
+    default = DEFAULT_QUESTION if is_asked else DEFAULT_PROMPT
     job = Job(
         model,
         config,
         engine={name: given[name] for name in ENGINE_OPTIONS},
         sampling={name: given[name] for name in SAMPLING_OPTIONS} | read_sampling(sampling_json),
-        prompts=gather_prompts(prompt or [], file or [], lines=lines),
+        prompts=gather_prompts(prompt or [], file or [], lines=lines, default=default),
         threads=threads,
+        chat=is_asked,
     )
     return carry_out(job, as_json=json, plain=plain)
 
@@ -131,10 +135,11 @@ def _decode(session: Session, screen: Screen) -> Run:
 
     prompts = session.job.prompts
     single = len(prompts) * session.params.n == 1
+    gap = "\n\n" if session.job.chat else ""
     if single and not screen.quiet:
-        shown: LiveText | Batch = LiveText(screen, prompts[0])
+        shown: LiveText | Batch = LiveText(screen, prompts[0] + gap)
     else:
-        shown = Batch(screen, len(prompts))
+        shown = Batch(screen, len(prompts), gap)
     try:
         run = session.decode(shown)
     except BaseException:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairdraft.audit.processes import num_processors
 from fairdraft.cli.document import library_versions
-from fairdraft.cli.speculation import POCKET, POCKET_DRAFT
+from fairdraft.cli.speculation import POCKET, POCKET_DRAFT, SMOLLM2
 
 IMPLS = ("reference", "cpu", "triton")
 
@@ -83,13 +83,8 @@ def backends() -> list[Entry]:
 
 
 def models() -> list[Entry]:
-    """Lists the embedded models, read from their headers without loading them."""
-    from fairdraft import pocket
-
-    return [
-        _model(name, pocket.path(role))
-        for name, role in ((POCKET, "target"), (POCKET_DRAFT, "draft"))
-    ]
+    """Lists the models that have names, the embedded ones read from their headers."""
+    return [*_embedded(), _packaged()]
 
 
 def speculators() -> list[Entry]:
@@ -116,7 +111,7 @@ def speculators() -> list[Entry]:
 
 def what_runs() -> list[Entry]:
     """Says what a bare `fairdraft generate` does, and why."""
-    ready = all(entry.ready for entry in models())
+    ready = all(entry.ready for entry in _embedded())
     reason = f"{POCKET} with draft {POCKET_DRAFT}, K = 4, float32 on cpu"
     reason += ": embedded, nothing to download" if ready else ": not in this installation"
     return [Entry("generate", ready, reason)]
@@ -132,6 +127,25 @@ def sections() -> dict[str, list[Entry]]:
         "speculators": speculators(),
         "what runs": what_runs(),
     }
+
+
+def _embedded() -> list[Entry]:
+    from fairdraft import pocket
+
+    return [
+        _model(name, pocket.path(role))
+        for name, role in ((POCKET, "target"), (POCKET_DRAFT, "draft"))
+    ]
+
+
+def _packaged() -> Entry:
+    from fairdraft.models import smollm2
+
+    try:
+        file = smollm2.packaged_file()
+    except ValueError as error:
+        return Entry(SMOLLM2, False, str(error))
+    return Entry(SMOLLM2, True, f"{file.name}, copies in {smollm2.cache_folder()}")
 
 
 def _model(name: str, folder: Path) -> Entry:

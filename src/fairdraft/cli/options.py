@@ -16,7 +16,7 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="[MODEL]",
-        help="Target: a folder in Hugging Face format, a cached name, or 'pocket'.",
+        help="Target: a folder in Hugging Face format, a cached name, 'pocket' or 'smollm2'.",
         show_default=True,
     ),
 ]
@@ -137,6 +137,16 @@ PromptFile = Annotated[
 Lines = Annotated[
     bool,
     typer.Option("--lines", help="Each line of the input is a prompt.", rich_help_panel=INPUT),
+]
+Chat = Annotated[
+    bool | None,
+    typer.Option(
+        "--chat/--raw",
+        help="Ask each prompt in the target's chat template, or continue it as it is: 'smollm2' "
+        "is asked unless told otherwise.",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
 ]
 Json = Annotated[
     bool,

@@ -11,10 +11,15 @@ from pathlib import Path
 from fairdraft.cli.failure import UsageFault
 
 DEFAULT_PROMPT = "Once upon a time"
+DEFAULT_QUESTION = "Tell me a story about a fox and a lighthouse."
 
 
 def gather_prompts(
-    texts: Sequence[str], files: Sequence[Path], *, lines: bool = False
+    texts: Sequence[str],
+    files: Sequence[Path],
+    *,
+    lines: bool = False,
+    default: str = DEFAULT_PROMPT,
 ) -> list[str]:
     """Returns the prompts of a call, at least one and none of them empty.
 
@@ -22,6 +27,7 @@ def gather_prompts(
         texts: From --prompt.
         files: From --file; one prompt each, "-" is standard input.
         lines: Every line that is not blank is a prompt of its own.
+        default: What stands in where nothing is given.
 
     Raises:
         UsageFault: If a prompt is empty, a file cannot be read, or both sources are given.
@@ -35,7 +41,7 @@ def gather_prompts(
     elif stdin_is_given():
         named = [("standard input", _without_last_newline(_read_stdin()))]
     else:
-        named = [("the default prompt", DEFAULT_PROMPT)]
+        named = [("the default prompt", default)]
     if lines:
         named = [
             (f"{name}, line {number}", line)

@@ -105,10 +105,12 @@ class Batch:
     Args:
         screen: Where; the bar shows on a terminal only.
         num_requests: Requests in the batch.
+        gap: What stands between a prompt and its text on a terminal.
     """
 
-    def __init__(self, screen: Screen, num_requests: int) -> None:
+    def __init__(self, screen: Screen, num_requests: int, gap: str = "") -> None:
         self._screen = screen
+        self._gap = gap
         self._num_tokens = 0
         self._progress = Progress(
             TextColumn("{task.completed} of {task.total} requests"),
@@ -150,7 +152,7 @@ class Batch:
             console.print(f"\n{title}", style="bold", soft_wrap=True)
             painter = Painter(console)
             if console.is_terminal:
-                painter.write(output.prompt or "", PROMPT_STYLE)
+                painter.write((output.prompt or "") + self._gap, PROMPT_STYLE)
             pieces = run.transcript.pieces(output.request_id, sample.index)
             for text, source in pieces:
                 painter.write(text, STYLES[source])

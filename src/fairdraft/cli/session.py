@@ -15,6 +15,7 @@ from fairdraft.cli.transcript import Transcript
 
 if TYPE_CHECKING:
     from fairdraft.engine import LLM, RequestOutput, SamplingParams
+    from fairdraft.engine.prompts import Prompt
 
 WARM_UP_TOKENS = 16
 WARM_UP_CHARACTERS = 32
@@ -31,6 +32,7 @@ class Job:
         sampling: Arguments of `SamplingParams`, as plain values.
         prompts: Texts to continue.
         threads: Threads of torch, or None for as many as the target's size calls for.
+        chat: Whether prompts are a user's messages, to be asked in the target's chat template.
     """
 
     model: str
@@ -39,6 +41,7 @@ class Job:
     sampling: dict[str, Any]
     prompts: list[str]
     threads: int | None = None
+    chat: bool = False
 
 
 @dataclass
@@ -67,6 +70,7 @@ class Session:
     params: SamplingParams
     load_seconds: float
     num_threads: int
+    prompts: list[Prompt]
     _plain: LLM | None = field(default=None, repr=False)
 
     @classmethod
@@ -81,12 +85,16 @@ class Session:
         import transformers
 
         from fairdraft.engine import SamplingParams
+        from fairdraft.engine.prompts import chat_prompt
 
         # our own messages name the value and the way out
         transformers.logging.set_verbosity_error()
         params = SamplingParams(**arguments(job.sampling))
         llm = load_llm(job.model, job.speculative_config, job.engine, job.threads)
-        session = cls(job, llm, params, 0.0, torch.get_num_threads())
+        prompts: list[Prompt] = [*job.prompts]
+        if job.chat:
+            prompts = [chat_prompt(text, llm.target) for text in job.prompts]
+        session = cls(job, llm, params, 0.0, torch.get_num_threads(), prompts)
         session.warm_up()
         session.load_seconds = time.perf_counter() - start
         return session
@@ -101,7 +109,7 @@ class Session:
         transcript = Transcript()
         before = EngineSeconds.of(self.llm)
         start = time.perf_counter()
-        events = iter(self.llm.stream(self.job.prompts, self.params))
+        events = iter(self.llm.stream(self.prompts, self.params))
         finals = _drain(events, transcript, on_event)
         seconds = time.perf_counter() - start
         outputs = transcript.requests() if finals is None else finals
@@ -110,7 +118,7 @@ class Session:
 
     def generate(self) -> list[RequestOutput]:
         """Decodes every prompt without events."""
-        return self.llm.generate(self.job.prompts, self.params)
+        return self.llm.generate(self.prompts, self.params)
 
     def generate_plain(self) -> list[RequestOutput]:
         """Decodes every prompt on the same target without a speculator."""
@@ -118,7 +126,7 @@ class Session:
             options = {"max_num_seqs", "max_model_len", "impl"}
             engine = {key: value for key, value in self.job.engine.items() if key in options}
             self._plain = type(self.llm)(self.llm.target, **engine)
-        return self._plain.generate(self.job.prompts, self.params)
+        return self._plain.generate(self.prompts, self.params)
 
 
 def _drain(

@@ -11,6 +11,7 @@ POCKET = "pocket"
 POCKET_DRAFT = "pocket-draft"
 #: what drafts for `pocket` by method, if nothing is said
 POCKET_DRAFTERS = {"draft_model": POCKET_DRAFT, "eagle3": "pocket-eagle3"}
+SMOLLM2 = "smollm2"
 NONE = "none"
 AUTO = "auto"
 
@@ -25,8 +26,8 @@ def speculative_config(
 ) -> dict[str, Any] | None:
     """Returns vLLM's dictionary, or None for plain decoding.
 
-    Without a word about speculation, `pocket` is drafted for by `pocket-draft` and any other
-    target decodes plainly.
+    Without a word about speculation, `pocket` is drafted for by `pocket-draft`, `smollm2` by
+    prompt lookup, and any other target decodes plainly.
 
     Raises:
         UsageFault: If the JSON is no object, two options disagree, or K has no speculator.
@@ -56,6 +57,8 @@ def speculative_config(
     embedded = POCKET_DRAFTERS.get(config.get("method", "draft_model"))
     if model == POCKET and "model" not in config and embedded is not None:
         config["model"] = embedded
+    if model == SMOLLM2 and "model" not in config:
+        config.setdefault("method", "ngram")
     if "model" not in config and "method" not in config:
         if config:
             raise UsageFault(

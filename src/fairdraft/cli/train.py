@@ -10,6 +10,7 @@ import typer
 
 from fairdraft.cli import options
 from fairdraft.cli.failure import UsageFault, guarded, say
+from fairdraft.cli.loading import convert_weights
 from fairdraft.cli.speculation import POCKET
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ def _train(kind: str, given: dict[str, Any]) -> int:
         feature_layers=layers,
         num_modules=given.get("modules"),
     )
+    convert_weights(given["model"])
     target = load_model(given["model"], given["tokenizer"], device=given["device"])
     output, seed = given["output"], given["seed"]
     corpus = _corpus(given["data"], target, output, given["self_tokens"], seed)

@@ -88,6 +88,25 @@ def read_prompt(
     return text, token_ids
 
 
+def chat_prompt(message: str, target: CausalLM) -> dict[str, Any]:
+    """Returns a user's message as a prompt in the target's chat template, ready for an answer.
+
+    Args:
+        message: What the user says; it stays the prompt's text.
+        target: Whose tokenizer holds the template.
+
+    Raises:
+        ValueError: If the target has no chat template.
+    """
+    if getattr(target.tokenizer, "chat_template", None) is None:
+        raise ValueError(f"{target.name!r} has no chat template; pass prompts as they are to run")
+    conversation = [{"role": "user", "content": message}]
+    ids = target.tokenizer.apply_chat_template(
+        conversation, add_generation_prompt=True, return_dict=False
+    )
+    return {"prompt": message, "prompt_token_ids": ids}
+
+
 def read_prediction(prediction: str | Sequence[int], where: str, target: CausalLM) -> list[int]:
     """Returns the ids of an expected output, without special tokens.
 
