@@ -341,6 +341,33 @@ def test_the_probe_finds_a_hidden_state() -> None:
         load_model(RunningHash(llama()).eval())
 
 
+class Unsteady(transformers.LlamaForCausalLM):
+    """Every forward adds another wave of `height` spreads to its logits."""
+
+    height, calls = 0.0, 0
+
+    def forward(self, input_ids: Any, **arguments: Any) -> Any:  # pyright: ignore
+        outputs: Any = super().forward(input_ids=input_ids, **arguments)
+        self.calls += 1
+        wave = torch.sin(torch.arange(VOCAB_SIZE) * self.calls)
+        outputs.logits = outputs.logits + self.height * outputs.logits.std() * wave
+        return outputs
+
+    forward.__signature__ = inspect.signature(transformers.LlamaForCausalLM.forward)  # pyright: ignore
+
+
+@pytest.mark.parametrize(("height", "is_refused"), [(0.08, False), (0.2, True)])
+def test_the_probe_weighs_all_logits_and_not_the_worst(height: float, is_refused: bool) -> None:
+    """Two waves differ by `height` as a root mean square, and by twice that at their worst."""
+    model = Unsteady(llama()).bfloat16().eval()
+    model.height = height
+    if not is_refused:
+        load_model(model, dtype="auto")
+        return
+    with pytest.raises(ValueError, match="cannot be rolled back by position"):
+        load_model(model, dtype="auto")
+
+
 def test_a_forward_that_takes_no_mask_is_refused() -> None:
     config = transformers.BloomConfig(vocab_size=VOCAB_SIZE, hidden_size=32, n_layer=1, n_head=4)
     model = transformers.BloomForCausalLM(config).eval()
