@@ -14,7 +14,7 @@ import torch
 
 from train.pocket.data import write_documents
 from train.pocket.prompts import Prompt, draw_prompts
-from train.pocket.teacher import Decoder, Sampling, find_teacher, load_teacher
+from train.pocket.teacher import Decoder, Sampling, load_teacher
 
 MAX_PROMPT = 72
 
@@ -29,7 +29,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--teacher", type=Path, help="folder of the GGUF file")
+    parser.add_argument("--teacher", type=Path, help="its GGUF file, if it is not installed")
     parser.add_argument("--seconds", type=float, default=150.0)
     parser.add_argument("--steps", type=int, default=40_000)
     parser.add_argument("--prompts", type=int, default=250_000)
@@ -41,7 +41,7 @@ def main() -> None:
     begin = time.monotonic()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    model, tokenizer = load_teacher(args.teacher or find_teacher(), dtype)
+    model, tokenizer = load_teacher(args.teacher, dtype)
     model = model.to(device)
     print(f"teacher: loaded in {time.monotonic() - begin:.0f} s")
     torch.manual_seed(args.seed)

