@@ -1,0 +1,1 @@
+"""Heads for SmolLM2-135M-Instruct."""
