@@ -16,19 +16,29 @@ from torch.nn import functional
 from fairdraft import LLM
 from fairdraft.models import load_model
 from fairdraft.speculators.heads import (
+    DflashConfig,
+    DflashHead,
     Eagle3Config,
     Eagle3Head,
     Head,
     MtpConfig,
     MtpHead,
+    SlotHead,
     kind_of_head,
+    load_dflash,
     load_head,
     load_mtp,
     save_head,
 )
+from fairdraft.speculators.heads.layer import Attend
 
-#: kinds of heads, by `num_modules` of `save_small`
-KINDS = {"eagle3": None, "mtp, one module": 1, "mtp, modules": 4}
+#: kinds of heads, by what `save_small` is told
+KINDS: dict[str, dict[str, Any]] = {
+    "eagle3": {},
+    "mtp, one module": {"num_modules": 1},
+    "mtp, modules": {"num_modules": 4},
+    "dflash": {"num_drafts": 5, "num_layers": 2},
+}
 
 
 def small_config(target: Any, **changes: Any) -> Eagle3Config:
@@ -61,6 +71,7 @@ def save_small(
     scale: float = 0.3,
     ids: list[int] | None = None,
     num_modules: int | None = None,
+    num_drafts: int | None = None,
     **changes: Any,
 ) -> Path:
     """Saves a random head in float32.
@@ -70,14 +81,18 @@ def save_small(
         folder: Where to.
         seed, scale: Of its weights.
         ids: Those that it can draft; None for all.
-        num_modules: Of a head for multi-token prediction; None for an EAGLE-3 head.
+        num_modules: Of a head for multi-token prediction.
+        num_drafts: Of a block of a DFlash head. Neither makes an EAGLE-3 head.
         changes: To its configuration.
     """
     if ids is not None:
         changes["draft_vocab_size"] = len(ids)
     torch.manual_seed(seed)
     target_ids = None if ids is None else torch.tensor(ids)
-    if num_modules is None:
+    if num_drafts is not None:
+        shape = small_shape(target) | changes
+        head = DflashHead(DflashConfig(**shape, num_trained_steps=num_drafts), target_ids)
+    elif num_modules is None:
         head = Eagle3Head(small_config(target, **changes), target_ids)
     else:
         changes = {"feature_layers": (target.config.num_hidden_layers,)} | changes
@@ -102,7 +117,7 @@ def with_head(target: Any, folder: Path, num_drafts: int = 3, **options: Any) ->
 @functools.cache
 def loaded(target: Any, folder: Path) -> Head:
     """The head of a folder, joined to a target."""
-    load = load_mtp if kind_of_head(folder) == "mtp" else load_head
+    load = {"mtp": load_mtp, "dflash": load_dflash}.get(str(kind_of_head(folder)), load_head)
     return load(folder, load_model(target))
 
 
@@ -112,6 +127,9 @@ def law_from_scratch(target: Any, folder: Path, text: list[int], drafts: list[in
     head = loaded(target, folder)
     states = target(torch.tensor([text]), output_hidden_states=True).hidden_states
     hidden = head.fuse(tuple(states[layer][:, :-1] for layer in head.config.feature_layers))
+    if isinstance(head, DflashHead):
+        return block_law(head, hidden, text[-1], len(drafts))
+    assert isinstance(head, SlotHead)
     ids, length = torch.tensor([[*text, *drafts]]), len(text) - 1
     positions = torch.arange(length)[None]
     if isinstance(head, MtpHead) and head.config.num_modules > 1:
@@ -126,6 +144,26 @@ def law_from_scratch(target: Any, folder: Path, text: list[int], drafts: list[in
         angles = head.angles(torch.tensor([[slot]]))
         hidden = head(ids[:, slot + 1 : slot + 2], hidden, angles, attend)
     return head.logits(hidden)[0, -1]
+
+
+def block_law(head: DflashHead, context: Tensor, last: int, draft: int) -> Tensor:
+    """Draft logits of one draft of a block, 0 for the first, behind a context [1, L, H]."""
+    length, size = context.shape[1], head.config.block_size
+    # of a text of one token there is no context
+    made = head.context(context, head.angles(torch.arange(length)[None])) if length else None
+
+    def attend_layer(layer: int) -> Attend:
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            if made is not None:
+                key, value = (torch.cat(p, 2) for p in zip(made[layer], (key, value), strict=True))
+            found = functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+            return found.transpose(1, 2)
+
+        return attend
+
+    angles = head.angles(torch.arange(length, length + size)[None])
+    outputs = head.block(head.embed(torch.tensor([last])), angles, attend_layer)
+    return head.logits(head.drafting(outputs))[0, draft]
 
 
 class Remembered:

@@ -11,7 +11,7 @@ import torch
 
 from fairdraft import LLM, SamplingParams
 from fairdraft.noise import Trace, TraceError
-from fairdraft.speculators import DraftState, MtpModulesSpeculator, Proposal
+from fairdraft.speculators import DflashSpeculator, DraftState, MtpModulesSpeculator, Proposal
 from fairdraft.speculators.recurrent import RecurrentSpeculator
 from tests.engine.toys import ids, tiny_llama
 from tests.law import faults
@@ -31,7 +31,7 @@ class Recorder:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rounds: list[tuple[list[list[int]], Proposal]] = []
-        for kind in (RecurrentSpeculator, MtpModulesSpeculator):
+        for kind in (RecurrentSpeculator, MtpModulesSpeculator, DflashSpeculator):
             monkeypatch.setattr(kind, "propose", self._recorded(kind.propose))
 
     def _recorded(self, propose: Any) -> Any:
@@ -82,6 +82,9 @@ def preempting(llm: LLM, at: tuple[int, ...]) -> LLM:
         (1, {"num_modules": 2}),
         (4, {"num_modules": 4}),
         (2, {"num_modules": 3, "ids": [0, 3, 7, 20, 21, 50, 96]}),
+        (4, {"num_drafts": 4, "num_layers": 2}),
+        (2, {"num_drafts": 5, "anchor_first": True, "ids": [0, 3, 7, 20, 21, 50, 96]}),
+        (3, {"num_drafts": 3, "mask_token_id": 11, "dtype": torch.float64}),
     ],
 )
 def test_q_is_the_head_given_the_decided_text(
@@ -108,20 +111,27 @@ def test_q_is_the_head_given_the_decided_text(
                 assert (found[others] == -torch.inf).all()
                 checked += 1
     assert checked > 10
-    assert llm.describe().count("mtp" if "num_modules" in changes else "eagle3") == 1
+    method = "mtp" if "num_modules" in changes else "eagle3"
+    assert llm.describe().count("dflash" if "num_drafts" in changes else method) == 1
 
 
-KIND = pytest.mark.parametrize("num_modules", KINDS.values(), ids=KINDS)
+KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
 @pytest.mark.parametrize(
-    ("num_modules", "method"), [(None, "probabilistic"), (1, "greedy"), (4, "probabilistic")]
+    ("name", "method"),
+    [
+        ("eagle3", "probabilistic"),
+        ("mtp, one module", "greedy"),
+        ("mtp, modules", "probabilistic"),
+        ("dflash", "probabilistic"),
+    ],
 )
 def test_tokens_are_the_same_alone_batched_preempted_and_in_a_long_prefill(
-    num_modules: int | None, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tiny_llama(0)
-    folder = save_small(target, tmp_path, scale=0.1, num_modules=num_modules)
+    folder = save_small(target, tmp_path, scale=0.1, **KINDS[name])
 
     def llm(**options: Any) -> LLM:
         return with_head(target, folder, 3, draft_sample_method=method, **options)
@@ -135,9 +145,9 @@ def test_tokens_are_the_same_alone_batched_preempted_and_in_a_long_prefill(
 
 
 @KIND
-def test_greedy_text_is_the_targets(num_modules: int | None, tmp_path: Path) -> None:
+def test_greedy_text_is_the_targets(kind: dict[str, Any], tmp_path: Path) -> None:
     target = tiny_llama(0)
-    folder = save_small(target, tmp_path, num_modules=num_modules)
+    folder = save_small(target, tmp_path, **kind)
     params = SamplingParams(temperature=0, max_tokens=20)
     plain = ids(LLM(target).generate(PROMPTS, params))
     assert ids(with_head(target, folder).generate(PROMPTS, params)) == plain
@@ -145,11 +155,11 @@ def test_greedy_text_is_the_targets(num_modules: int | None, tmp_path: Path) -> 
 
 @KIND
 def test_a_round_that_is_redone_finds_the_head_unchanged(
-    num_modules: int | None, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: dict[str, Any], recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C after the features of a verified round were shown, before it is committed."""
     target = tiny_llama(0)
-    llm = with_head(target, save_small(target, tmp_path, num_modules=num_modules), 3)
+    llm = with_head(target, save_small(target, tmp_path, **kind), 3)
     whole = ids(llm.generate(PROMPTS, PARAMS))
     recorder.rounds.clear()
     import fairdraft.engine.core as core
@@ -188,11 +198,11 @@ def test_a_round_that_is_redone_finds_the_head_unchanged(
 
 @KIND
 def test_near_the_limit_drafts_fit_the_room_that_is_left(
-    num_modules: int | None, recorder: Recorder, tmp_path: Path
+    kind: dict[str, Any], recorder: Recorder, tmp_path: Path
 ) -> None:
     """Prompts that leave 1 to 6 positions of the target's context."""
     target = tiny_llama(0, max_model_len=24)
-    folder = save_small(target, tmp_path, num_modules=num_modules)
+    folder = save_small(target, tmp_path, **kind)
     prompts = [[(3 * i) % 97 for i in range(24 - room)] for room in range(1, 7)]
     llm = with_head(target, folder, 4)
     outputs = llm.generate(prompts, SamplingParams(seed=5))
@@ -206,10 +216,10 @@ def test_near_the_limit_drafts_fit_the_room_that_is_left(
 
 @KIND
 def test_a_request_longer_than_the_head_goes_on_without_drafts(
-    num_modules: int | None, recorder: Recorder, tmp_path: Path
+    kind: dict[str, Any], recorder: Recorder, tmp_path: Path
 ) -> None:
     target = tiny_llama(0)
-    folder = save_small(target, tmp_path, max_position_embeddings=10, num_modules=num_modules)
+    folder = save_small(target, tmp_path, max_position_embeddings=10, **kind)
     llm = with_head(target, folder, 3)
     assert "past 11 tokens a request goes on without drafts" in llm.describe()
     prompts = [[1, 2, 3], list(range(40))]
@@ -217,18 +227,19 @@ def test_a_request_longer_than_the_head_goes_on_without_drafts(
     assert ids(llm.generate(prompts, params)) == ids(LLM(target).generate(prompts, params))
     for texts, proposal in recorder.rounds:
         for text, count in zip(texts, proposal.num_draft_tokens.tolist(), strict=True):
-            # the last of several modules ends at the slot of the first
-            assert count <= (3 if num_modules == 4 else max(0, 12 - len(text)))
+            # the last of several modules ends at the slot of the first, a block behind the last
+            goes_on = kind in (KINDS["eagle3"], KINDS["mtp, one module"])
+            assert count <= (max(0, 12 - len(text)) if goes_on else 3)
             assert (count > 0) == (len(text) <= 11)
 
 
 @KIND
 def test_rounds_without_room_are_caught_up(
-    num_modules: int | None, recorder: Recorder, tmp_path: Path
+    kind: dict[str, Any], recorder: Recorder, tmp_path: Path
 ) -> None:
     """K = 0 for a while: the head still sees every decided token."""
     target = tiny_llama(0)
-    folder = save_small(target, tmp_path, num_modules=num_modules)
+    folder = save_small(target, tmp_path, **kind)
     llm = with_head(target, folder, 2)
     rows, count = llm.engine.rows, 0
     room = rows.max_draft_tokens
@@ -249,12 +260,12 @@ def test_rounds_without_room_are_caught_up(
 
 @KIND
 def test_a_long_prompt_is_read_in_blocks(
-    num_modules: int | None, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: dict[str, Any], recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks longer than what is kept of the block before."""
     monkeypatch.setattr("fairdraft.models.causal_lm._PREFILL_TOKENS", 9)
     target = tiny_llama(0)
-    folder = save_small(target, tmp_path, num_modules=num_modules)
+    folder = save_small(target, tmp_path, **kind)
     text = [(7 * i) % 97 for i in range(32)]
     with_head(target, folder, 3).generate([text], SamplingParams(seed=1, max_tokens=4))
     _, proposal = recorder.rounds[0]
@@ -266,11 +277,11 @@ def test_a_long_prompt_is_read_in_blocks(
 
 @KIND
 def test_every_draft_sits_at_its_own_position(
-    num_modules: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to the last position of the context; drafts at one constant position are caught."""
     target = tiny_llama(0, max_model_len=24)
-    folder = save_small(target, tmp_path, num_modules=num_modules)
+    folder = save_small(target, tmp_path, **kind)
     prompts = [[(3 * i) % 97 for i in range(24 - room)] for room in range(2, 7)]
 
     def traced() -> Trace:

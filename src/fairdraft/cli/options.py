@@ -32,8 +32,8 @@ Draft = Annotated[
 Method = Annotated[
     str | None,
     typer.Option(
-        help="Speculator: draft_model, ngram, suffix, prediction, eagle3, mtp, custom, none, or "
-        "auto, which measures what is at hand and takes the fastest.",
+        help="Speculator: draft_model, ngram, suffix, prediction, eagle3, mtp, dflash, "
+        "custom, none, or auto, which measures what is at hand and takes the fastest.",
         metavar="NAME",
         rich_help_panel=SPECULATION,
     ),

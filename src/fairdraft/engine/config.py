@@ -15,16 +15,16 @@ from fairdraft.ops.verify import AnyRule
 from fairdraft.speculators import TokenTree, read_token_tree
 from fairdraft.speculators.heads import kind_of_head
 
-METHODS = ("draft_model", "ngram", "suffix", "prediction", "eagle3", "mtp", "custom")
+METHODS = ("draft_model", "ngram", "suffix", "prediction", "eagle3", "mtp", "dflash", "custom")
 #: methods whose `model` is a head
-HEADS = ("eagle3", "mtp")
+HEADS = ("eagle3", "mtp", "dflash")
 DRAFT_SAMPLE_METHODS = ("probabilistic", "greedy")
 #: names of embedded heads, and what `pocket.path` calls them
 POCKET_HEADS = {"pocket-eagle3": "eagle3"}
 #: methods that draft from text alone
 WITHOUT_MODEL = ("ngram", "suffix", "prediction")
 #: keys that belong to one method, or to some
-_SAMPLES = ("draft_model", "eagle3", "mtp", "custom")
+_SAMPLES = ("draft_model", *HEADS, "custom")
 _OWNERS = {
     "prompt_lookup_min": ("ngram",),
     "prompt_lookup_max": ("ngram",),
@@ -57,8 +57,8 @@ class SpeculativeConfig:
     """Which speculator proposes, and how many tokens a round.
 
     Attributes:
-        method: "draft_model", "ngram", "suffix", "prediction", "eagle3", "mtp" or "custom"; None
-            reads it from `model`.
+        method: "draft_model", "ngram", "suffix", "prediction", "eagle3", "mtp", "dflash" or
+            "custom"; None reads it from `model`.
         model: Of the draft model: a path, a name, or a loaded `PreTrainedModel`. Of a head: its
             folder, or "pocket-eagle3". Of a custom speculator: see `speculators.new_custom`.
         tokenizer: Of a loaded draft model, so that its vocabulary can be compared; optional.

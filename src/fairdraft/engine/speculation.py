@@ -9,6 +9,7 @@ from fairdraft import pocket
 from fairdraft.engine.config import POCKET_HEADS, SpeculativeConfig
 from fairdraft.models import CausalLM, load_model
 from fairdraft.speculators import (
+    DflashSpeculator,
     DraftModelSpeculator,
     DraftModelTreeSpeculator,
     Eagle3Speculator,
@@ -24,7 +25,14 @@ from fairdraft.speculators import (
     new_custom,
     new_mtp,
 )
-from fairdraft.speculators.heads import CachedHead, Head, load_head, load_mtp
+from fairdraft.speculators.heads import (
+    CachedBlocks,
+    CachedHead,
+    HeadConfig,
+    load_dflash,
+    load_head,
+    load_mtp,
+)
 
 
 def new_speculator(
@@ -58,13 +66,19 @@ def new_speculator(
     if config.method == "custom":
         return new_custom(config.model, num_drafts, target, **options)
     if config.method == "eagle3":
-        cached = _cached(load_head(head_folder(config.model), target), target)
+        head = load_head(head_folder(config.model), target)
+        cached = CachedHead(head, _num_slots(head.config, target))
         if config.tree is not None:
             return Eagle3TreeSpeculator(cached, config.tree, target.vocab_size, greedy=is_greedy)
         return Eagle3Speculator(cached, num_drafts, target.vocab_size, **options)
     if config.method == "mtp":
-        cached = _cached(load_mtp(head_folder(config.model), target), target)
+        head = load_mtp(head_folder(config.model), target)
+        cached = CachedHead(head, _num_slots(head.config, target))
         return new_mtp(cached, num_drafts, target.vocab_size, **options)
+    if config.method == "dflash":
+        head = load_dflash(head_folder(config.model), target)
+        blocks = CachedBlocks(head, _num_slots(head.config, target))
+        return DflashSpeculator(blocks, num_drafts, target.vocab_size, **options)
     draft = load_once(config.model, config.tokenizer, dtype, device, "draft")
     vocabulary = match_vocabularies(
         target.vocab_size,
@@ -171,5 +185,5 @@ def load_once(model: Any, tokenizer: Any, dtype: str | None, device: str, role: 
     return load_model(model, tokenizer, dtype=dtype, device=device, role=role)
 
 
-def _cached(head: Head, target: CausalLM) -> CachedHead:
-    return CachedHead(head, min(head.config.max_position_embeddings, target.max_model_len))
+def _num_slots(config: HeadConfig, target: CausalLM) -> int:
+    return min(config.max_position_embeddings, target.max_model_len)

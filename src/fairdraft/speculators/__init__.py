@@ -6,6 +6,7 @@ from fairdraft.speculators.custom import (
     LogitsSpeculator,
     PointSpeculator,
 )
+from fairdraft.speculators.dflash import DflashSpeculator
 from fairdraft.speculators.draft_model import DraftModelSpeculator
 from fairdraft.speculators.draft_model_tree import DraftModelTreeSpeculator
 from fairdraft.speculators.eagle3 import Eagle3Speculator
@@ -35,6 +36,7 @@ from fairdraft.speculators.vocabulary import VocabularyMap, match_vocabularies
 
 __all__ = [
     "CommonSampler",
+    "DflashSpeculator",
     "DraftFunction",
     "DraftLogits",
     "DraftModelSpeculator",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairdraft.speculators.chain import DraftChain
 from fairdraft.speculators.features import Features
-from fairdraft.speculators.heads import CachedHead, DraftLaw, KeptOutputs
+from fairdraft.speculators.heads import CachedNetwork, DraftLaw, KeptOutputs
 
 
 class HeadSpeculator:
@@ -21,7 +21,7 @@ class HeadSpeculator:
 
     def __init__(
         self,
-        head: CachedHead,
+        head: CachedNetwork,
         num_speculative_tokens: int,
         vocab_size: int,
         *,
@@ -31,7 +31,7 @@ class HeadSpeculator:
         """Drafts up to `num_speculative_tokens` a round.
 
         Args:
-            head: Checked against its target, see `heads.load_head` and `heads.load_mtp`.
+            head: Checked against its target, see `heads.load_head` and its siblings.
             num_speculative_tokens: K.
             vocab_size: V.
             greedy: Drafts the head's best token, a point mass.
@@ -59,7 +59,7 @@ class HeadSpeculator:
 
     @property
     def num_modules(self) -> int:
-        """Modules that run."""
+        """Modules that run and go on from outputs of their own, the last of which are kept."""
         return 1
 
     @property
@@ -106,6 +106,12 @@ class HeadSpeculator:
         if num_slots + 1 < max_model_len:
             text += f"; past {num_slots + 1} tokens a request goes on without drafts"
         return text
+
+    def _chosen(self, values: Tensor, rows: np.ndarray) -> Tensor:
+        """Of values [B, ...] those of some rows, in ascending order [N, ...]."""
+        if len(rows) == len(values):
+            return values
+        return values[torch.from_numpy(rows).to(values.device)]
 
     def _fused(self, features: Features, counts: np.ndarray, width: int) -> Tensor:
         """Fused states of a block's first tokens [B, width, H]; padding is 0."""

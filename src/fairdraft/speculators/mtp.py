@@ -49,6 +49,7 @@ class MtpModulesSpeculator(HeadSpeculator):
     """
 
     name = "mtp"
+    head: CachedHead
 
     @property
     def num_modules(self) -> int:
@@ -91,9 +92,7 @@ class MtpModulesSpeculator(HeadSpeculator):
                 )
                 last = torch.from_numpy(np.maximum(num_run - 1, 0)).to(outputs.device)
                 hidden = outputs[torch.arange(len(last), device=last.device), last]
-            index = torch.from_numpy(rows).to(self.head.device)
-            chosen = hidden if len(rows) == len(hidden) else hidden[index]
-            return self._law(self.head.logits(chosen, step - 1))
+            return self._law(self.head.logits(self._chosen(hidden, rows), step - 1))
 
         return self._chain.draw(state, counts, next_logits)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fairdraft.speculators.features import Features
 from fairdraft.speculators.head import HeadSpeculator
+from fairdraft.speculators.heads import CachedHead
 from fairdraft.speculators.proposal import DraftState, Guesses
 
 
@@ -28,6 +29,8 @@ class RecurrentSpeculator(HeadSpeculator):
     made of the target's states, and the head's last outputs are kept. A round that is redone finds
     them unchanged, since a slot of a decided token is never written to otherwise.
     """
+
+    head: CachedHead
 
     def propose(self, state: DraftState) -> Guesses:
         """Drafts `max_draft_tokens` for each row, fewer where the head's own context ends.
@@ -48,9 +51,7 @@ class RecurrentSpeculator(HeadSpeculator):
             nonlocal hidden
             if step > 1:
                 hidden = self._run_drafts(before, hidden, anchor + step - 3, rows)
-            index = torch.from_numpy(rows).to(self.head.device)
-            chosen = hidden if len(rows) == len(hidden) else hidden[index]
-            return self._law(self.head.logits(chosen))
+            return self._law(self.head.logits(self._chosen(hidden, rows)))
 
         return self._chain.draw(state, counts, next_logits)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairdraft.engine import LLM
 from fairdraft.models import CausalLM
-from fairdraft.speculators.heads import Head, join, save_head
+from fairdraft.speculators.heads import Head, SlotHead, join, save_head
 from fairdraft.training.acceptance import measure_acceptance
 from fairdraft.training.corpus import Corpus
 from fairdraft.training.loop import Loop, Say
@@ -94,6 +94,7 @@ def train_head(
     ids = frequent_ids(train, target, shape.draft_vocab_size)
     torch.manual_seed(settings.seed)
     head = new_head(target, shape, ids, settings.num_drafts)
+    assert isinstance(head, SlotHead)
     coverage = float(torch.isin(train.ids, ids.to(train.ids.device)).double().mean())
     own = head.own_parameters()
     count = sum(p.numel() for p in own.values())

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairdraft.speculators.heads import Head
+from fairdraft.speculators.heads import SlotHead
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class StepAttention:
 
 
 def ttt_losses(
-    head: Head,
+    head: SlotHead,
     window: Tensor,
     states: tuple[Tensor, ...],
     probs: Tensor,
@@ -109,7 +109,7 @@ def ttt_losses(
 
 
 def step_outputs(
-    head: Head,
+    head: SlotHead,
     window: Tensor,
     states: tuple[Tensor, ...],
     angles: tuple[Tensor, Tensor],

@@ -1,28 +1,37 @@
 """Heads: small networks that draft from hidden states of the target, and their checkpoints."""
 
-from fairdraft.speculators.heads.cached import CachedHead
+from fairdraft.speculators.heads.cached import CachedHead, CachedNetwork
+from fairdraft.speculators.heads.cached_blocks import CachedBlocks
 from fairdraft.speculators.heads.checkpoint import (
     convert_head,
     join,
     kind_of_head,
+    load_dflash,
     load_head,
     load_mtp,
     save_head,
 )
 from fairdraft.speculators.heads.config import (
+    DflashConfig,
     Eagle3Config,
     HeadConfig,
     MtpConfig,
     default_feature_layers,
 )
-from fairdraft.speculators.heads.head import Head
+from fairdraft.speculators.heads.dflash import DflashHead, DflashLayer
+from fairdraft.speculators.heads.head import Head, SlotHead
 from fairdraft.speculators.heads.kept import KeptOutputs
 from fairdraft.speculators.heads.law import DraftLaw
 from fairdraft.speculators.heads.mtp import MtpHead
 from fairdraft.speculators.heads.network import Eagle3Head
 
 __all__ = [
+    "CachedBlocks",
     "CachedHead",
+    "CachedNetwork",
+    "DflashConfig",
+    "DflashHead",
+    "DflashLayer",
     "DraftLaw",
     "Eagle3Config",
     "Eagle3Head",
@@ -31,10 +40,12 @@ __all__ = [
     "KeptOutputs",
     "MtpConfig",
     "MtpHead",
+    "SlotHead",
     "convert_head",
     "default_feature_layers",
     "join",
     "kind_of_head",
+    "load_dflash",
     "load_head",
     "load_mtp",
     "save_head",

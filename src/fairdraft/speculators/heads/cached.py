@@ -14,33 +14,71 @@ from fairdraft.models.attention import attend
 from fairdraft.models.blocks import BlockPlaces, TreeBlock
 from fairdraft.models.masks import AttentionKind
 from fairdraft.models.packing import can_pack
-from fairdraft.speculators.heads.fused import fused
-from fairdraft.speculators.heads.head import Head
+from fairdraft.speculators.heads.fused import Computed, Fused, fused
+from fairdraft.speculators.heads.head import Head, SlotHead
 
 _KINDS = {"full_attention": AttentionKind("full")}
 
 
-class CachedHead:
-    """Runs blocks of slots, each row at its own position; rollback is a smaller start.
+class CachedNetwork:
+    """A head and the keys and values of its rows; rollback is a smaller start.
 
     Args:
         head: Joined to its target, in evaluation mode; its weights must not change after.
+        network: What computes it: the head, or the same in fewer calls.
         num_slots: Slots that a row may use: the head's context.
+        num_spare: Slots past the context that blocks may reach into.
 
     Attributes:
-        head: The network.
         num_slots: As given.
     """
 
-    def __init__(self, head: Head, num_slots: int) -> None:
+    def __init__(
+        self, head: Head, network: Computed, num_slots: int, *, num_spare: int = 0
+    ) -> None:
         self.head = head
         self.num_slots = num_slots
         weight = head.first_weight
         self.device, self.dtype = weight.device, weight.dtype
-        self._network = fused(head) if can_pack(head) else head
-        self.cache = RaggedCache(num_slots)
-        self._places = BlockPlaces(num_slots, _KINDS, self.dtype, self.device)
+        self.cache = RaggedCache(num_slots + num_spare)
+        self._network = network
         self._angles = (torch.empty(0), torch.empty(0))
+
+    def fuse(self, states: tuple[Tensor, ...]) -> Tensor:
+        """Makes one vector a position of the target's states, as `Head.fuse`."""
+        return self._network.fuse(states)
+
+    def logits(self, hidden: Tensor, module: int = 0) -> Tensor:
+        """Logits over the draft ids from outputs, as `Head.logits`."""
+        return self._network.logits(hidden, module)
+
+    def _embed(self, token_ids: Tensor) -> Tensor:
+        assert self.head.embed_tokens is not None
+        return self.head.embed_tokens(token_ids.to(self.device))
+
+    def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        needed = self.cache.get_seq_length()
+        if needed > len(self._angles[0]):
+            size = min(max(needed, 2 * len(self._angles[0]), 256), self.cache.max_length)
+            cos, sin = self.head.angles(torch.arange(size, device=self.device)[None])
+            self._angles = cos[0, 0], sin[0, 0]
+        cos, sin = self._angles
+        return cos[positions][:, None], sin[positions][:, None]
+
+
+class CachedHead(CachedNetwork):
+    """A head of slots: runs blocks of them, each row at its own position.
+
+    Args:
+        head, num_slots: As in `CachedNetwork`.
+    """
+
+    _network: Fused | SlotHead
+
+    def __init__(self, head: SlotHead, num_slots: int) -> None:
+        network = fused(head) if can_pack(head) else head
+        super().__init__(head, network, num_slots)
+        self._places = BlockPlaces(num_slots, _KINDS, self.dtype, self.device)
 
     def forward(
         self,
@@ -75,24 +113,6 @@ class CachedHead:
             keys, values = self.cache.update(key, value, module)
             return attend(query, keys, values, mask, None)
 
-        assert self.head.embed_tokens is not None
-        embedded = self.head.embed_tokens(token_ids.to(self.device))
         angles = self._rotations(positions)
+        embedded = self._embed(token_ids)
         return self._network.step(embedded, hidden, angles, attend_cached, module)
-
-    def fuse(self, states: tuple[Tensor, ...]) -> Tensor:
-        """Makes one vector a position of the target's states, as `Head.fuse`."""
-        return self._network.fuse(states)
-
-    def logits(self, hidden: Tensor, module: int = 0) -> Tensor:
-        """Logits over the draft ids from outputs, as `Head.logits`."""
-        return self._network.logits(hidden, module)
-
-    def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        needed = self.cache.get_seq_length()
-        if needed > len(self._angles[0]):
-            size = min(max(needed, 2 * len(self._angles[0]), 256), self.num_slots)
-            cos, sin = self.head.angles(torch.arange(size, device=self.device)[None])
-            self._angles = cos[0, 0], sin[0, 0]
-        cos, sin = self._angles
-        return cos[positions][:, None], sin[positions][:, None]

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fairdraft.models import CausalLM
-from fairdraft.speculators.heads import mtp_layout
-from fairdraft.speculators.heads.config import Eagle3Config, HeadConfig, MtpConfig
+from fairdraft.speculators.heads import dflash_layout, mtp_layout
+from fairdraft.speculators.heads.config import DflashConfig, Eagle3Config, HeadConfig, MtpConfig
+from fairdraft.speculators.heads.dflash import DflashHead
 from fairdraft.speculators.heads.files import peek_config, read_checkpoint, write_checkpoint
 from fairdraft.speculators.heads.head import Head
 from fairdraft.speculators.heads.layouts import (
@@ -85,6 +86,34 @@ def load_mtp(folder: str | Path, target: CausalLM) -> MtpHead:
     return head
 
 
+def load_dflash(folder: str | Path, target: CausalLM) -> DflashHead:
+    """Loads a DFlash head and joins it to its target.
+
+    Args:
+        folder: A checkpoint as `dflash_layout` describes it.
+        target: What it drafts for; the head takes its device and type.
+
+    Returns:
+        The head in evaluation mode, sharing what it has not of its own.
+
+    Raises:
+        ValueError: As `load_head`.
+    """
+    name = str(folder)
+    raw, found = read_checkpoint(Path(folder).expanduser())
+    config = dflash_layout.read_config(raw, name)
+    check_target(config, target, name)
+    tensors = dflash_layout.read_tensors(found, config, name)
+    head = DflashHead(
+        config,
+        target_ids(tensors, config, name),
+        owns_embedding="embed_tokens.weight" in tensors,
+        owns_output="lm_head.weight" in tensors,
+    )
+    _settle(head, tensors, target, name)
+    return head
+
+
 def kind_of_head(folder: Path) -> str | None:
     """The method that a folder's head is for, or None if the folder holds no head.
 
@@ -96,6 +125,9 @@ def kind_of_head(folder: Path) -> str | None:
         return None
     if mtp_layout.states_mtp(config):
         return "mtp"
+    block = dflash_layout.kind_of(config)
+    if block is not None:
+        return block
     return "eagle3" if states_eagle3(config) else None
 
 
@@ -184,6 +216,8 @@ def save_head(
     if isinstance(config, MtpConfig):
         content = mtp_layout.write_config(config, dtype)
         tensors = mtp_layout.write_tensors(tensors, config)
+    elif isinstance(config, DflashConfig):
+        content = dflash_layout.write_config(config, dtype)
     else:
         assert isinstance(config, Eagle3Config)
         content, tensors = write_config(config, layout, dtype), write_tensors(tensors, layout)

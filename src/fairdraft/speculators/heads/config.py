@@ -157,3 +157,45 @@ class MtpConfig(HeadConfig):
                 f"the head is {self.hidden_size} wide and its target {self.target_hidden_size}; "
                 "multi-token prediction needs one width"
             )
+
+
+@dataclass(frozen=True)
+class DflashConfig(HeadConfig):
+    """Shape of a DFlash head, which drafts a whole block in one pass.
+
+    `num_trained_steps` is the number of drafts in a block, and no more can be drafted a round.
+
+    Attributes:
+        num_layers: Decoder layers.
+        anchor_first: Whether the query at the last decided token drafts as well, every query the
+            token after it; if not, each query at a mask drafts the token that it stands for.
+        mask_token_id: The token that masks are embedded as; None for an embedding of its own.
+    """
+
+    num_layers: int = 1
+    anchor_first: bool = False
+    mask_token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("num_layers", "num_trained_steps"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"the head has {name} = {value!r}; it must be at least 1")
+        mask = self.mask_token_id
+        if mask is not None and not 0 <= mask < self.vocab_size:
+            raise ValueError(
+                f"the head has mask_token_id = {mask!r}; the target has the ids 0 to "
+                f"{self.vocab_size - 1}"
+            )
+
+    @property
+    def num_drafts(self) -> int:
+        """Drafts of a block, T."""
+        assert self.num_trained_steps is not None
+        return self.num_trained_steps
+
+    @property
+    def block_size(self) -> int:
+        """Queries of a block: the last decided token's, and those at masks."""
+        return self.num_drafts + (not self.anchor_first)

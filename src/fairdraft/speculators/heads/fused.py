@@ -13,18 +13,26 @@ from torch import Tensor
 from torch.nn import functional
 
 from fairdraft.models.packing import Product
-from fairdraft.speculators.heads.head import Head
+from fairdraft.speculators.heads.head import Head, SlotHead
 from fairdraft.speculators.heads.layer import Attend, Attention, Mlp, Norm
 from fairdraft.speculators.heads.mtp import MtpHead, MtpModule
 from fairdraft.speculators.heads.network import Eagle3Head, Layer
 
 
-class Fused(Protocol):
-    """What a head computes, in fewer calls; see `Head`."""
+class Computed(Protocol):
+    """What is computed of every head; see `Head`."""
 
     def fuse(self, states: tuple[Tensor, ...]) -> Tensor:
         """As `Head.fuse`."""
         ...
+
+    def logits(self, hidden: Tensor, module: int = 0) -> Tensor:
+        """As `Head.logits`."""
+        ...
+
+
+class Fused(Computed, Protocol):
+    """What a head of slots computes, in fewer calls; see `SlotHead`."""
 
     def step(
         self,
@@ -34,15 +42,11 @@ class Fused(Protocol):
         attend: Attend,
         module: int = 0,
     ) -> Tensor:
-        """As `Head.step`; `angles` are [B or 1, 1, Q, D]."""
-        ...
-
-    def logits(self, hidden: Tensor, module: int = 0) -> Tensor:
-        """As `Head.logits`."""
+        """As `SlotHead.step`; `angles` are [B or 1, 1, Q, D]."""
         ...
 
 
-def fused(head: Head) -> Fused | Head:
+def fused(head: SlotHead) -> Fused | SlotHead:
     """The head in fewer calls, if it is of a kind that is written out.
 
     Args:
@@ -109,7 +113,7 @@ class FusedEagle3:
         attend: Attend,
         module: int = 0,
     ) -> Tensor:
-        """As `Head.step`."""
+        """As `SlotHead.step`."""
         normed = self._hidden(hidden)
         both = torch.cat([self._input(embedded), normed], -1)
         return self._layer(both, normed if self._is_residual_normed else hidden, angles, attend)
@@ -139,7 +143,7 @@ class FusedMtp:
         attend: Attend,
         module: int = 0,
     ) -> Tensor:
-        """As `Head.step`."""
+        """As `SlotHead.step`."""
         return self._modules[module](embedded, hidden, angles, attend)
 
     def logits(self, hidden: Tensor, module: int = 0) -> Tensor:

@@ -16,7 +16,7 @@ from fairdraft.speculators.heads.layer import Attend
 class Head(nn.Module):
     """A network that drafts, with the target's embedding and output rows or with its own.
 
-    `share` must be called before `forward` and `logits` unless the head has both of its own.
+    `share` must be called before it is run unless the head has both of its own.
 
     Args:
         config: Its shape.
@@ -93,6 +93,19 @@ class Head(nn.Module):
         """Makes one vector a position of the target's states, F times [B, Q, target's H]."""
         raise NotImplementedError
 
+    def logits(self, hidden: Tensor, module: int = 0) -> Tensor:
+        """Logits over the draft ids [..., C] from a module's outputs [..., H]."""
+        raise NotImplementedError
+
+    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of positions [B or 1, Q], each [B or 1, 1, Q, D]."""
+        cos, sin = self.rotary(self.first_weight, positions)
+        return cos[:, None], sin[:, None]
+
+
+class SlotHead(Head):
+    """A head whose slots go on from an output of their own; arguments as in `Head`."""
+
     def step(
         self,
         embedded: Tensor,
@@ -115,10 +128,6 @@ class Head(nn.Module):
         """
         raise NotImplementedError
 
-    def logits(self, hidden: Tensor, module: int = 0) -> Tensor:
-        """Logits over the draft ids [..., C] from a module's outputs [..., H]."""
-        raise NotImplementedError
-
     def forward(
         self,
         token_ids: Tensor,
@@ -130,8 +139,3 @@ class Head(nn.Module):
         """Embeds the tokens that slots read, int64 [B, Q], and runs `step`."""
         assert self.embed_tokens is not None, "call share() first"
         return self.step(self.embed_tokens(token_ids), hidden, angles, attend, module)
-
-    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of positions [B or 1, Q], each [B or 1, 1, Q, D]."""
-        cos, sin = self.rotary(self.first_weight, positions)
-        return cos[:, None], sin[:, None]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3Config
 
 from fairdraft.speculators.heads.config import Eagle3Config, HeadConfig, default_feature_layers
 
@@ -197,7 +197,7 @@ def write_tensors(tensors: dict[str, Tensor], layout: Layout) -> dict[str, Tenso
     }
 
 
-def llama_sizes(llama: LlamaConfig) -> dict[str, Any]:
+def llama_sizes(llama: LlamaConfig | Qwen3Config) -> dict[str, Any]:
     """What a head's configuration takes over from its layer's as it is."""
     return {
         "hidden_size": llama.hidden_size,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fairdraft.speculators.heads.config import MtpConfig
-from fairdraft.speculators.heads.head import Head
+from fairdraft.speculators.heads.head import SlotHead
 from fairdraft.speculators.heads.layer import Attend, Attention, Mlp, Norm
 
 
@@ -45,7 +45,7 @@ class MtpModule(nn.Module):
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
-class MtpHead(Head):
+class MtpHead(SlotHead):
     """The modules, with the target's embedding and output rows.
 
     Args:
@@ -94,7 +94,7 @@ class MtpHead(Head):
         attend: Attend,
         module: int = 0,
     ) -> Tensor:
-        """As `Head.step`."""
+        """As `SlotHead.step`."""
         return self.layers[module](embedded, hidden, angles, attend)
 
     def logits(self, hidden: Tensor, module: int = 0) -> Tensor:

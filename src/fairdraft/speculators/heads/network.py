@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fairdraft.speculators.heads.config import Eagle3Config
-from fairdraft.speculators.heads.head import Head
+from fairdraft.speculators.heads.head import SlotHead
 from fairdraft.speculators.heads.layer import Attend, Attention, Mlp, Norm
 
 
@@ -40,7 +40,7 @@ class Layer(nn.Module):
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
-class Eagle3Head(Head):
+class Eagle3Head(SlotHead):
     """The head: `fc` fuses the target's states, and one layer runs on them.
 
     Args:
@@ -82,7 +82,7 @@ class Eagle3Head(Head):
         attend: Attend,
         module: int = 0,
     ) -> Tensor:
-        """As `Head.step`; `hidden` is fused states, or the output at the slot before."""
+        """As `SlotHead.step`; `hidden` is fused states, or the output at the slot before."""
         return self.layers[0](embedded, hidden, angles, attend)
 
     def logits(self, hidden: Tensor, module: int = 0) -> Tensor:

@@ -1,0 +1,110 @@
+"""DFlash: a head that drafts a whole block in one pass.
+
+With n decided tokens the head keeps keys and values of the target's states at positions 0 to n - 2.
+A round runs one block: the last decided token at position n - 1 and a mask for each token of the
+block it was trained on. The outputs give the laws of the tokens at n, n + 1 and so on.
+
+Meets (a): each draft is sampled by the shared sampler from the logits that are handed on as q; they
+depend on decided tokens and the target's states at them alone, so q factorises over the block. Each
+block is as long as in training, so q_i depends on no K either. Meets (b): how many drafts a row
+gets follows from its limits, and from each draft's law before it is drawn. Draft i is the token at
+position n + i - 1: there its noise sits, though one pass gave all of them. Source: Chen, Liang and
+Liu 2026.
+
+Axes: B rows, K drafted, T drafts of a block, H width of the head, N rows that draft at a step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft.speculators.chain import NextLogits
+from fairdraft.speculators.features import Features
+from fairdraft.speculators.head import HeadSpeculator
+from fairdraft.speculators.heads import CachedBlocks
+from fairdraft.speculators.proposal import DraftState, Guesses
+
+
+class DflashSpeculator(HeadSpeculator):
+    """Drafts with a DFlash head.
+
+    Invariant: of a row with n decided tokens, slots 0 to n - 2 of the head hold keys and values
+    made of the target's states. Slots past them may hold a block's; every round writes those again
+    before it reads them.
+    """
+
+    name = "dflash"
+    head: CachedBlocks
+
+    def __init__(
+        self,
+        head: CachedBlocks,
+        num_speculative_tokens: int,
+        vocab_size: int,
+        *,
+        greedy: bool = False,
+        confidence_threshold: float = 0.0,
+    ) -> None:
+        """Arguments as in `HeadSpeculator`.
+
+        Raises:
+            ValueError: If more drafts are asked for than a block has.
+        """
+        num_drafts = head.head.config.num_drafts
+        if num_speculative_tokens > num_drafts:
+            raise ValueError(
+                f"num_speculative_tokens={num_speculative_tokens}: the {self.name} head drafts "
+                f"blocks of {num_drafts} tokens; ask for at most {num_drafts}"
+            )
+        super().__init__(
+            head,
+            num_speculative_tokens,
+            vocab_size,
+            greedy=greedy,
+            confidence_threshold=confidence_threshold,
+        )
+
+    @property
+    def num_modules(self) -> int:
+        """0: nothing goes on from an output."""
+        return 0
+
+    def propose(self, state: DraftState) -> Guesses:
+        """Drafts `max_draft_tokens` for each row; none past the head's own context.
+
+        Noise:
+            One DRAFT race for each draft (TARGET under common noise), none when greedy.
+        """
+        anchor = state.num_decided
+        counts = state.max_draft_tokens.copy()
+        counts[anchor > self.head.num_slots + 1] = 0
+        most = int(counts.max(initial=0))
+        last = torch.from_numpy(state.token_ids[np.arange(len(anchor)), anchor - 1])
+        start = np.minimum(anchor - 1, self.head.num_slots)
+        hidden = self.head.block(last, start)[:, :most] if most else torch.empty(0)
+        return self._chain.draw(state, counts, self.next_logits(hidden, last))
+
+    def next_logits(self, hidden: Tensor, last: Tensor) -> NextLogits:
+        """The laws of a round.
+
+        Args:
+            hidden: Outputs of the queries that draft [B, K, H]; empty where no row drafts.
+            last: Last decided tokens, int64 [B].
+        """
+        logits = self.head.logits(hidden) if len(hidden) else hidden
+
+        def step_logits(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
+            return self._law(self._chosen(logits[:, step - 1], rows))
+
+        return step_logits
+
+    def observe(self, features: Features) -> None:
+        """Keeps keys and values of newly decided tokens."""
+        num_slots = self.head.num_slots
+        start = np.minimum(features.start, num_slots)
+        counts = np.minimum(features.num_tokens, num_slots - start)
+        if counts.any():
+            fused = self._fused(features, counts, int(counts.max()))
+            self.head.extend(fused, start, counts, features.first_row)

@@ -1,0 +1,170 @@
+"""The public layouts of DFlash heads, read into one form.
+
+`speculators`: configuration under `transformer_layer_config` and `speculators_config`, states
+numbered as transformers does (vllm-project/speculators, src/speculators/models/dflash/config.py at
+0a09610 and core.py at 021e21b). Flat: a Qwen3 configuration with `dflash_config`, states numbered
+by the layer that they leave, one less (z-lab/dflash, dflash/model.py at 1012959). Tensors have the
+same names in both. What neither has a key for is under `OWN_KEY`, and `mask_embedding` is our own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import Qwen3Config
+
+from fairdraft.speculators.heads.config import DflashConfig
+from fairdraft.speculators.heads.layouts import OWN_KEY, llama_sizes
+
+Kind = Literal["dflash"]
+_KINDS: tuple[Kind, ...] = ("dflash",)
+_CLASSES = {"dflash": "DFlashSpeculator"}
+# copies of the target's weights that trainers leave in a checkpoint
+_NEEDLESS = ("verifier_lm_head.weight", "verifier_norm.weight")
+#: values that change what is computed, and the ones under which nothing changes
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "attention_bias": (False,),
+    "is_causal": (False,),
+    "causal": (False,),
+    "projector_type": ("dflash",),
+    "shift_label": (False,),
+    "input_embedding_scale": (1, 1.0),
+    "output_multiplier": (1, 1.0),
+    "final_logit_softcapping": (0, 0.0),
+}
+
+
+def kind_of(config: dict[str, Any]) -> Kind | None:
+    """Which head of this family a configuration is of, in either layout."""
+    stated = config.get("speculators_config") or {}
+    kind = config.get("speculators_model_type") or stated.get("algorithm")
+    if kind is None and config.get("architectures") == ["DFlashDraftModel"]:
+        kind = "dflash"
+    return kind if kind in _KINDS else None
+
+
+def read_config(config: dict[str, Any], name: str) -> DflashConfig:
+    """Settles a head's shape from the content of config.json.
+
+    Args:
+        config: The content.
+        name: What messages call the head.
+
+    Raises:
+        ValueError: If it is no such head, or has parts that are not supported.
+    """
+    kind = kind_of(config)
+    if kind is None:
+        found = config.get("speculators_model_type") or config.get("architectures")
+        raise ValueError(f"{name!r} is no head of method {' or '.join(_KINDS)}, but {found!r}")
+    is_flat = "transformer_layer_config" not in config
+    inner = config if is_flat else config["transformer_layer_config"]
+    own, block = config.get(OWN_KEY) or {}, config | (config.get("dflash_config") or {})
+    _refuse_additions(inner | block, name)
+    stated = {key: value for key, value in inner.items() if key not in ("architectures", "dtype")}
+    qwen = Qwen3Config(**stated)
+    layers = block.get("target_layer_ids" if is_flat else "aux_hidden_state_layer_ids")
+    if not layers:
+        raise ValueError(f"{name!r} does not say which states of its target it reads")
+    size = block.get("block_size")
+    is_first = bool(block.get("sample_from_anchor", False))
+    if not isinstance(size, int):
+        raise ValueError(f"{name!r} has block_size = {size!r}; it must say how long its blocks are")
+    verifier = (config.get("speculators_config") or {}).get("verifier") or {}
+    return DflashConfig(
+        **llama_sizes(qwen),
+        draft_vocab_size=block.get("draft_vocab_size") or qwen.vocab_size,
+        target_hidden_size=block.get("target_hidden_size") or qwen.hidden_size,
+        feature_layers=tuple(layer + is_flat for layer in layers),
+        target_layers=block.get("num_target_layers") or own.get("target_layers"),
+        num_trained_steps=size - (not is_first),
+        target_name=verifier.get("name_or_path"),
+        num_layers=qwen.num_hidden_layers,
+        anchor_first=is_first,
+        mask_token_id=_mask(block, own, name),
+    )
+
+
+def read_tensors(tensors: dict[str, Tensor], config: DflashConfig, name: str) -> dict[str, Tensor]:
+    """Leaves out what a head does not need.
+
+    Raises:
+        ValueError: If the matrix that fuses the target's states is missing or of another width.
+    """
+    if "fc.weight" not in tensors:
+        raise ValueError(f"{name!r} lacks fc.weight, which fuses the target's states")
+    fused, wanted = tensors["fc.weight"].shape[1], len(config.feature_layers)
+    if fused != wanted * config.target_hidden_size:
+        raise ValueError(
+            f"{name!r}: fc.weight reads {fused} numbers, but {wanted} states of "
+            f"{config.target_hidden_size} are stated"
+        )
+    return {key: tensor for key, tensor in tensors.items() if key not in _NEEDLESS}
+
+
+def write_config(config: DflashConfig, dtype: torch.dtype) -> dict[str, Any]:
+    """The content of config.json in the layout `speculators`."""
+    kind: Kind = "dflash"
+    return {
+        "architectures": [_CLASSES[kind]],
+        "speculators_model_type": kind,
+        "draft_vocab_size": config.draft_vocab_size,
+        "block_size": config.block_size,
+        "target_hidden_size": config.target_hidden_size,
+        "aux_hidden_state_layer_ids": list(config.feature_layers),
+        "mask_token_id": config.mask_token_id,
+        "sample_from_anchor": config.anchor_first,
+        "torch_dtype": str(dtype).removeprefix("torch."),
+        OWN_KEY: {
+            "target_layers": config.target_layers,
+            "mask_embedding": config.mask_token_id is None,
+        },
+        "speculators_config": {
+            "algorithm": kind,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {"proposal_type": "greedy", "speculative_tokens": config.num_drafts}
+            ],
+            "verifier": {"name_or_path": config.target_name, "architectures": []},
+        },
+        "transformer_layer_config": {
+            "model_type": "qwen3",
+            "hidden_size": config.hidden_size,
+            "intermediate_size": config.intermediate_size,
+            "num_hidden_layers": config.num_layers,
+            "num_attention_heads": config.num_attention_heads,
+            "num_key_value_heads": config.num_key_value_heads,
+            "head_dim": config.head_dim,
+            "vocab_size": config.vocab_size,
+            "max_position_embeddings": config.max_position_embeddings,
+            "rms_norm_eps": config.rms_norm_eps,
+            "hidden_act": config.hidden_act,
+            "rope_parameters": dict(config.rope_parameters),
+            "layer_types": ["full_attention"] * config.num_layers,
+            "attention_bias": False,
+            "tie_word_embeddings": False,
+        },
+    }
+
+
+def _mask(block: dict[str, Any], own: dict[str, Any], name: str) -> int | None:
+    mask = block.get("mask_token_id")
+    if mask is None and not own.get("mask_embedding"):
+        raise ValueError(f"{name!r} has no mask_token_id, so its masks cannot be embedded")
+    return mask
+
+
+def _refuse_additions(config: dict[str, Any], name: str) -> None:
+    """Refuses what would be computed wrongly in silence."""
+    kind = config.get("model_type", "qwen3")
+    if kind != "qwen3":
+        raise ValueError(f"{name!r} has layers of type {kind!r}; only 'qwen3' is supported")
+    others = set(config.get("layer_types") or ()) - {"full_attention"}
+    if others:
+        raise ValueError(f"{name!r} has layers of {sorted(others)[0]!r}, which is not supported")
+    for key, neutral in _NEUTRAL.items():
+        value = config.get(key)
+        if value is not None and value not in neutral:
+            raise ValueError(f"{name!r} sets {key} = {value!r}, which is not supported")
