@@ -18,6 +18,8 @@ from fairdraft.models import load_model
 from fairdraft.speculators.heads import (
     DflashConfig,
     DflashHead,
+    DsparkConfig,
+    DsparkHead,
     Eagle3Config,
     Eagle3Head,
     Head,
@@ -38,6 +40,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "mtp, one module": {"num_modules": 1},
     "mtp, modules": {"num_modules": 4},
     "dflash": {"num_drafts": 5, "num_layers": 2},
+    "dspark": {"num_drafts": 5, "anchor_first": True, "markov_rank": 6},
 }
 
 
@@ -82,7 +85,8 @@ def save_small(
         seed, scale: Of its weights.
         ids: Those that it can draft; None for all.
         num_modules: Of a head for multi-token prediction.
-        num_drafts: Of a block of a DFlash head. Neither makes an EAGLE-3 head.
+        num_drafts: Of a block of a DFlash head, or with a `markov_rank` of a DSpark head. Neither
+            makes an EAGLE-3 head.
         changes: To its configuration.
     """
     if ids is not None:
@@ -91,7 +95,11 @@ def save_small(
     target_ids = None if ids is None else torch.tensor(ids)
     if num_drafts is not None:
         shape = small_shape(target) | changes
-        head = DflashHead(DflashConfig(**shape, num_trained_steps=num_drafts), target_ids)
+        shape["num_trained_steps"] = num_drafts
+        if "markov_rank" in shape:
+            head = DsparkHead(DsparkConfig(**shape), target_ids)
+        else:
+            head = DflashHead(DflashConfig(**shape), target_ids)
     elif num_modules is None:
         head = Eagle3Head(small_config(target, **changes), target_ids)
     else:
@@ -109,6 +117,7 @@ def save_small(
 def with_head(target: Any, folder: Path, num_drafts: int = 3, **options: Any) -> LLM:
     """An LLM that drafts with the head of a folder."""
     names = ("draft_sample_method", "rejection_sample_method", "confidence_threshold")
+    names = (*names, "dspark_draft_topk")
     config = {name: options.pop(name) for name in names if name in options}
     config |= {"model": folder, "num_speculative_tokens": num_drafts}
     return LLM(target, speculative_config=config, **options)
@@ -117,18 +126,26 @@ def with_head(target: Any, folder: Path, num_drafts: int = 3, **options: Any) ->
 @functools.cache
 def loaded(target: Any, folder: Path) -> Head:
     """The head of a folder, joined to a target."""
-    load = {"mtp": load_mtp, "dflash": load_dflash}.get(str(kind_of_head(folder)), load_head)
+    loads = {"mtp": load_mtp, "dflash": load_dflash, "dspark": load_dflash}
+    load = loads.get(str(kind_of_head(folder)), load_head)
     return load(folder, load_model(target))
 
 
-@torch.inference_mode()
 def law_from_scratch(target: Any, folder: Path, text: list[int], drafts: list[int]) -> Tensor:
+    """As `law_of`, of the head of a folder."""
+    return law_of(target, loaded(target, folder), text, drafts)
+
+
+@torch.inference_mode()
+def law_of(target: Any, head: Head, text: list[int], drafts: list[int]) -> Tensor:
     """Draft logits over the head's ids after a decided text and drafts, without any cache."""
-    head = loaded(target, folder)
     states = target(torch.tensor([text]), output_hidden_states=True).hidden_states
     hidden = head.fuse(tuple(states[layer][:, :-1] for layer in head.config.feature_layers))
     if isinstance(head, DflashHead):
-        return block_law(head, hidden, text[-1], len(drafts))
+        law = block_law(head, hidden, text[-1], len(drafts))
+        if isinstance(head, DsparkHead):
+            law = law + head.bias(head.before(torch.tensor([*text, *drafts][-1])))
+        return law
     assert isinstance(head, SlotHead)
     ids, length = torch.tensor([[*text, *drafts]]), len(text) - 1
     positions = torch.arange(length)[None]

@@ -12,6 +12,7 @@ import torch
 from fairdraft import LLM, SamplingParams
 from fairdraft.noise import Trace, TraceError
 from fairdraft.speculators import DflashSpeculator, DraftState, MtpModulesSpeculator, Proposal
+from fairdraft.speculators.heads import kind_of_head
 from fairdraft.speculators.recurrent import RecurrentSpeculator
 from tests.engine.toys import ids, tiny_llama
 from tests.law import faults
@@ -85,6 +86,8 @@ def preempting(llm: LLM, at: tuple[int, ...]) -> LLM:
         (4, {"num_drafts": 4, "num_layers": 2}),
         (2, {"num_drafts": 5, "anchor_first": True, "ids": [0, 3, 7, 20, 21, 50, 96]}),
         (3, {"num_drafts": 3, "mask_token_id": 11, "dtype": torch.float64}),
+        (4, {"num_drafts": 4, "anchor_first": True, "markov_rank": 5}),
+        (3, {"num_drafts": 5, "markov_rank": 5, "ids": [0, 3, 7, 20, 21, 50, 96]}),
     ],
 )
 def test_q_is_the_head_given_the_decided_text(
@@ -111,8 +114,7 @@ def test_q_is_the_head_given_the_decided_text(
                 assert (found[others] == -torch.inf).all()
                 checked += 1
     assert checked > 10
-    method = "mtp" if "num_modules" in changes else "eagle3"
-    assert llm.describe().count("dflash" if "num_drafts" in changes else method) == 1
+    assert llm.describe().count(str(kind_of_head(folder))) == 1
 
 
 KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -124,7 +126,7 @@ KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
         ("eagle3", "probabilistic"),
         ("mtp, one module", "greedy"),
         ("mtp, modules", "probabilistic"),
-        ("dflash", "probabilistic"),
+        ("dspark", "probabilistic"),
     ],
 )
 def test_tokens_are_the_same_alone_batched_preempted_and_in_a_long_prefill(

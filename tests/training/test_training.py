@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fairdraft.cli.app import app
 from fairdraft.models import CausalLM, load_model
-from fairdraft.speculators.heads import Head, kind_of_head
+from fairdraft.speculators.heads import kind_of_head
 from fairdraft.training import Corpus, HeadShape, Settings, read_corpus, train_eagle3, train_mtp
 from fairdraft.training import eagle3 as eagle3_training
 from fairdraft.training import mtp as mtp_training
@@ -21,7 +21,7 @@ from fairdraft.training.loop import STATE, Loop
 from fairdraft.training.teacher import Teacher
 from fairdraft.training.ttt import ttt_losses
 from tests.engine.toys import tiny_llama, word_tokenizer
-from tests.speculators.small_heads import law_from_scratch, loaded
+from tests.speculators.small_heads import law_of
 
 VOCAB, EOS = 23, 7
 SETTINGS = Settings(steps=6, batch=2, length=12, num_drafts=3, learning_rate=3e-3)
@@ -74,11 +74,10 @@ def test_losses_are_those_of_drafting_from_every_position(
     weights: dict[str, Any] = {"num_drafts": 3, "decay": 0.5, "tv_weight": 2.0}
     losses = ttt_losses(head, window, states, probs, angles, **weights)
     text = window[0].tolist()
-    loaded.cache_clear()
     expected = torch.zeros(3, 2)
     for slot in range(5):
         for step in range(3):
-            logits = law_from_head(target, head, text[: slot + 2], text[slot + 2 : slot + 2 + step])
+            logits = law_of(target.model, head, text[: slot + 2], text[slot + 2 : slot + 2 + step])
             with torch.no_grad():
                 prefix = torch.tensor([text[: slot + 2 + step]])
                 p = target.model(prefix).logits[0, -1].softmax(-1)[ids]
@@ -91,15 +90,6 @@ def test_losses_are_those_of_drafting_from_every_position(
     decayed = torch.tensor([1, 0.5, 0.25])
     total = (decayed * (expected[:, 0] + 2 * (1 - expected[:, 1]))).sum()
     torch.testing.assert_close(losses.total.detach(), total, rtol=1e-4, atol=1e-5)
-
-
-def law_from_head(target: CausalLM, head: Head, text: list[int], drafts: list[int]) -> Any:
-    """`law_from_scratch` of a head in memory."""
-    import tests.speculators.small_heads as small_heads
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(small_heads, "loaded", lambda target, folder: head)
-        return law_from_scratch(target.model, Path(), text, drafts)
 
 
 def test_a_trained_head_is_written_measured_and_drafts_better(

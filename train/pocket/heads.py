@@ -3,6 +3,10 @@
 python -m train.pocket.heads --output out/eagle3
 python -m train.pocket.heads --head mtp --corpus out/eagle3/corpus.safetensors \\
     --output out/mtp
+python -m train.pocket.heads --head dflash --corpus out/eagle3/corpus.safetensors \\
+    --output out/dflash
+python -m train.pocket.heads --head dspark --corpus out/eagle3/corpus.safetensors \\
+    --output out/dspark
 cp out/eagle3/config.json out/eagle3/model.safetensors src/fairdraft/pocket/eagle3/
 """
 
@@ -15,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,6 +29,8 @@ from fairdraft.training import (
     HeadShape,
     Settings,
     read_corpus,
+    train_dflash,
+    train_dspark,
     train_eagle3,
     train_mtp,
 )
@@ -52,10 +59,23 @@ class Recipe:
     num_prompts: int
 
 
-TRAININGS = {"eagle3": train_eagle3, "mtp": train_mtp}
+TRAININGS = {
+    "eagle3": train_eagle3,
+    "mtp": train_mtp,
+    "dflash": train_dflash,
+    "dspark": train_dspark,
+}
 # a step of `wide` reads 7.2 MB of float32 weights on a CPU, one of `light` 6.0, of `single` 6.6 and
 # one of the draft model 5.9; all of an EAGLE-3 head's token comes through its values, so one group
-# of 64 holds it back
+# of 64 holds it back. A block is drafted by one
+# pass, which reads 7.2 MB with two layers and 5.5 MB with one, and 2 to 2.2 MB for its context;
+# each draft of `dspark` reads .5 MB more
+BLOCK: dict[str, Any] = {
+    "feature_layers": (1, 2, 4),
+    "draft_vocab_size": 2048,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+}
 SHAPES = {
     "eagle3": {
         name: HeadShape(
@@ -76,6 +96,14 @@ SHAPES = {
             num_modules=num_modules,
         )
         for name, num_modules in {"single": 1, "modules": 4}.items()
+    },
+    "dflash": {
+        name: HeadShape(**BLOCK, num_layers=num_layers, intermediate_size=width)
+        for name, num_layers, width in (("deep", 2, 224), ("light", 1, 288))
+    },
+    "dspark": {
+        name: HeadShape(**BLOCK, num_layers=layers, intermediate_size=width, markov_rank=rank)
+        for name, layers, width, rank in (("light", 1, 288, 64), ("deep", 2, 152, 32))
     },
 }
 RECIPES = {

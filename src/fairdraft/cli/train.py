@@ -68,6 +68,8 @@ Modules = Annotated[
     int,
     _number("1: a single module, applied again to its own output; or one a draft.", SHAPE),
 ]
+Layers = Annotated[int, _number("Decoder layers.", SHAPE)]
+MarkovRank = Annotated[int, _number("Rank of the bias by the token before.", SHAPE)]
 DraftVocabSize = Annotated[
     int | None, _number("Ids that are drafted: the most frequent ones.", SHAPE)
 ]
@@ -137,13 +139,78 @@ def mtp(
     return _train("mtp", locals())
 
 
+@guarded
+def dflash(
+    data: Data,
+    output: Output,
+    model: options.Model = POCKET,
+    self_tokens: SelfTokens = 500_000,
+    resume: Resume = False,
+    steps: Steps = 2000,
+    minutes: Minutes = None,
+    batch: Batch = 16,
+    length: Length = 256,
+    learning_rate: LearningRate = 1e-3,
+    num_speculative_tokens: NumSpeculativeTokens = 5,
+    tv_weight: TvWeight = 0.0,
+    seed: Seed = 0,
+    compiled: Compiled = False,
+    feature_layers: FeatureLayers = None,
+    layers: Layers = 1,
+    draft_vocab_size: DraftVocabSize = None,
+    num_key_value_heads: NumKeyValueHeads = None,
+    intermediate_size: IntermediateSize = None,
+    tokenizer: options.Tokenizer = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+) -> int:
+    """Train a DFlash head: layers that draft a block of masks in one pass.
+
+    Progress goes to stderr. A run that was stopped goes on with --resume.
+    """
+    return _train("dflash", locals())
+
+
+@guarded
+def dspark(
+    data: Data,
+    output: Output,
+    model: options.Model = POCKET,
+    self_tokens: SelfTokens = 500_000,
+    resume: Resume = False,
+    steps: Steps = 2000,
+    minutes: Minutes = None,
+    batch: Batch = 16,
+    length: Length = 256,
+    learning_rate: LearningRate = 1e-3,
+    num_speculative_tokens: NumSpeculativeTokens = 5,
+    tv_weight: TvWeight = 0.0,
+    seed: Seed = 0,
+    compiled: Compiled = False,
+    feature_layers: FeatureLayers = None,
+    layers: Layers = 1,
+    markov_rank: MarkovRank = 256,
+    draft_vocab_size: DraftVocabSize = None,
+    num_key_value_heads: NumKeyValueHeads = None,
+    intermediate_size: IntermediateSize = None,
+    tokenizer: options.Tokenizer = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+) -> int:
+    """Train a DSpark head: a DFlash head whose drafts also read the token before.
+
+    Progress goes to stderr. A run that was stopped goes on with --resume.
+    """
+    return _train("dspark", locals())
+
+
 def _train(kind: str, given: dict[str, Any]) -> int:
     """Trains a head from what a command was given, by the names of its parameters."""
-    layers = _layers(given.get("feature_layers"))
+    feature_layers = _layers(given.get("feature_layers"))
     import torch
 
+    from fairdraft import training
     from fairdraft.models import load_model
-    from fairdraft.training import HeadShape, Settings, train_eagle3, train_mtp
     from fairdraft.training.picture import check_plot_library
 
     check_plot_library()
@@ -151,23 +218,25 @@ def _train(kind: str, given: dict[str, Any]) -> int:
         torch.set_num_threads(given["threads"])
     same = ("steps", "batch", "length", "learning_rate", "tv_weight", "seed")
     minutes = given["minutes"]
-    settings = Settings(
+    settings = training.Settings(
         **{name: given[name] for name in same},
         seconds=None if minutes is None else 60 * minutes,
         num_drafts=given["num_speculative_tokens"],
     )
     same = ("draft_vocab_size", "num_key_value_heads", "intermediate_size")
-    shape = HeadShape(
+    shape = training.HeadShape(
         **{name: given[name] for name in same},
-        feature_layers=layers,
+        feature_layers=feature_layers,
         num_modules=given.get("modules"),
+        num_layers=given.get("layers"),
+        markov_rank=given.get("markov_rank"),
     )
     convert_weights(given["model"])
     target = load_model(given["model"], given["tokenizer"], device=given["device"])
     output, seed = given["output"], given["seed"]
     corpus = _corpus(given["data"], target, output, given["self_tokens"], seed)
     say(f"{corpus.num_documents:,} texts, {len(corpus.ids):,} ids")
-    train = {"eagle3": train_eagle3, "mtp": train_mtp}[kind]
+    train = getattr(training, f"train_{kind}")
     train(
         target,
         corpus,
@@ -222,4 +291,6 @@ def register(app: typer.Typer) -> None:
     )
     train.command(name="eagle3")(eagle3)
     train.command(name="mtp")(mtp)
+    train.command(name="dflash")(dflash)
+    train.command(name="dspark")(dspark)
     app.add_typer(train)

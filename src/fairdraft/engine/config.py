@@ -15,9 +15,19 @@ from fairdraft.ops.verify import AnyRule
 from fairdraft.speculators import TokenTree, read_token_tree
 from fairdraft.speculators.heads import kind_of_head
 
-METHODS = ("draft_model", "ngram", "suffix", "prediction", "eagle3", "mtp", "dflash", "custom")
+METHODS = (
+    "draft_model",
+    "ngram",
+    "suffix",
+    "prediction",
+    "eagle3",
+    "mtp",
+    "dflash",
+    "dspark",
+    "custom",
+)
 #: methods whose `model` is a head
-HEADS = ("eagle3", "mtp", "dflash")
+HEADS = ("eagle3", "mtp", "dflash", "dspark")
 DRAFT_SAMPLE_METHODS = ("probabilistic", "greedy")
 #: names of embedded heads, and what `pocket.path` calls them
 POCKET_HEADS = {"pocket-eagle3": "eagle3"}
@@ -34,6 +44,7 @@ _OWNERS = {
     "suffix_decoding_min_token_prob": ("suffix",),
     "confidence_threshold": _SAMPLES,
     "speculative_token_tree": ("draft_model", "eagle3", "suffix"),
+    "dspark_draft_topk": ("dspark",),
 }
 #: what decides a round: a rule of `ops.verify_chain`, or `ops.verify_tree`
 RoundRule = AnyRule | Literal["tree"]
@@ -57,8 +68,8 @@ class SpeculativeConfig:
     """Which speculator proposes, and how many tokens a round.
 
     Attributes:
-        method: "draft_model", "ngram", "suffix", "prediction", "eagle3", "mtp", "dflash" or
-            "custom"; None reads it from `model`.
+        method: "draft_model", "ngram", "suffix", "prediction", "eagle3", "mtp", "dflash",
+            "dspark" or "custom"; None reads it from `model`.
         model: Of the draft model: a path, a name, or a loaded `PreTrainedModel`. Of a head: its
             folder, or "pocket-eagle3". Of a custom speculator: see `speculators.new_custom`.
         tokenizer: Of a loaded draft model, so that its vocabulary can be compared; optional.
@@ -92,8 +103,11 @@ class SpeculativeConfig:
         suffix_decoding_max_spec_factor: Drafts for each token that matched.
         suffix_decoding_min_token_prob: Least frequency of a branch that is followed.
         confidence_threshold: Of speculators that give laws: draft i is present only while the
-            largest probability of its law is at least this; 0 is off. Decided before the draft is
-            drawn, so the output's law is the same. Not in vLLM.
+            largest probability of its law is at least this, or of "dspark" the head's guess of its
+            acceptance; 0 is off. Decided before the draft is drawn, so the output's law is the
+            same. Not in vLLM.
+        dspark_draft_topk: Ids that stay in each law of a DSpark head, the best before its bias;
+            None for all.
         adaptive: Whether K is a maximum, and a round's K follows from how many drafts stood in the
             request's own earlier rounds; see `engine.adaptive`. The output's law is the same, and a
             key repeats its text. Not in vLLM.
@@ -129,6 +143,7 @@ class SpeculativeConfig:
     confidence_threshold: float = 0.0
     adaptive: bool = False
     adaptive_cost_ratio: float | None = None
+    dspark_draft_topk: int | None = None
     check_vocabulary: bool = True
     process_draft_logits: bool = False
     speculative_token_tree: Any = None
@@ -310,6 +325,11 @@ class SpeculativeConfig:
         if not 0.0 <= value <= 1.0:
             raise ValueError(
                 f"confidence_threshold={self.confidence_threshold!r}: must be from 0 (off) to 1"
+            )
+        most = self.dspark_draft_topk
+        if most is not None and check_integer("dspark_draft_topk", most) < 1:
+            raise ValueError(
+                f"dspark_draft_topk={most!r}: must be at least 1; leave it out for all"
             )
 
     def _check_adaptive(self) -> None:

@@ -12,6 +12,7 @@ from fairdraft.speculators import (
     DflashSpeculator,
     DraftModelSpeculator,
     DraftModelTreeSpeculator,
+    DsparkSpeculator,
     Eagle3Speculator,
     Eagle3TreeSpeculator,
     HeadSpeculator,
@@ -28,6 +29,7 @@ from fairdraft.speculators import (
 from fairdraft.speculators.heads import (
     CachedBlocks,
     CachedHead,
+    DsparkHead,
     HeadConfig,
     load_dflash,
     load_head,
@@ -75,10 +77,8 @@ def new_speculator(
         head = load_mtp(head_folder(config.model), target)
         cached = CachedHead(head, _num_slots(head.config, target))
         return new_mtp(cached, num_drafts, target.vocab_size, **options)
-    if config.method == "dflash":
-        head = load_dflash(head_folder(config.model), target)
-        blocks = CachedBlocks(head, _num_slots(head.config, target))
-        return DflashSpeculator(blocks, num_drafts, target.vocab_size, **options)
+    if config.method in ("dflash", "dspark"):
+        return _new_blocks(config, target, options)
     draft = load_once(config.model, config.tokenizer, dtype, device, "draft")
     vocabulary = match_vocabularies(
         target.vocab_size,
@@ -183,6 +183,23 @@ def load_once(model: Any, tokenizer: Any, dtype: str | None, device: str, role: 
             raise ValueError(f"{role}: tokenizer= goes to load_model when a CausalLM is passed")
         return model
     return load_model(model, tokenizer, dtype=dtype, device=device, role=role)
+
+
+def _new_blocks(
+    config: SpeculativeConfig, target: CausalLM, options: dict[str, Any]
+) -> DflashSpeculator:
+    head = load_dflash(head_folder(config.model), target)
+    blocks = CachedBlocks(head, _num_slots(head.config, target))
+    is_dspark = isinstance(head, DsparkHead)
+    if is_dspark != (config.method == "dspark"):
+        raise ValueError(
+            f"{str(config.model)!r} holds {head.kind}, and method {config.method!r} was asked for; "
+            "leave 'method' out, and it is read from the head"
+        )
+    arguments = (blocks, config.num_speculative_tokens, target.vocab_size)
+    if is_dspark:
+        return DsparkSpeculator(*arguments, draft_top_k=config.dspark_draft_topk, **options)
+    return DflashSpeculator(*arguments, **options)
 
 
 def _num_slots(config: HeadConfig, target: CausalLM) -> int:

@@ -9,6 +9,7 @@ from fairdraft.speculators.custom import (
 from fairdraft.speculators.dflash import DflashSpeculator
 from fairdraft.speculators.draft_model import DraftModelSpeculator
 from fairdraft.speculators.draft_model_tree import DraftModelTreeSpeculator
+from fairdraft.speculators.dspark import DsparkSpeculator
 from fairdraft.speculators.eagle3 import Eagle3Speculator
 from fairdraft.speculators.eagle3_tree import Eagle3TreeSpeculator
 from fairdraft.speculators.features import Features
@@ -43,6 +44,7 @@ __all__ = [
     "DraftModelTreeSpeculator",
     "DraftState",
     "Drawn",
+    "DsparkSpeculator",
     "Eagle3Speculator",
     "Eagle3TreeSpeculator",
     "FeatureReader",

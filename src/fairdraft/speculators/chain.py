@@ -19,6 +19,8 @@ from fairdraft.speculators.sampler import Drawn, SharedSampler
 
 #: step (1 for the first), the drafts before it [B] and the rows that draft [N] to logits [N, V]
 NextLogits = Callable[[int, np.ndarray, np.ndarray], Tensor]
+#: of the same, to a guess of each draft's acceptance, which the draft has no part in [N]
+Confidence = Callable[[int, np.ndarray, np.ndarray], np.ndarray]
 
 
 class DraftChain:
@@ -35,7 +37,8 @@ class DraftChain:
         greedy: Takes the best token at each step: point masses without noise.
         confidence_threshold: Draft i is present only while the largest probability of its law is
             at least this, after processors and filters and at the row's temperature (at 1 where
-            the best token is taken); 0 for every draft.
+            the best token is taken), or the speculator's own guess of its acceptance; 0 for every
+            draft.
     """
 
     def __init__(
@@ -47,13 +50,20 @@ class DraftChain:
         self.confidence_threshold = confidence_threshold
         self._laws = torch.empty(0)
 
-    def draw(self, state: DraftState, counts: np.ndarray, next_logits: NextLogits) -> Guesses:
+    def draw(
+        self,
+        state: DraftState,
+        counts: np.ndarray,
+        next_logits: NextLogits,
+        confidence: Confidence | None = None,
+    ) -> Guesses:
         """Draws `counts` drafts a row: a Proposal, or Guesses where the sampler gives no laws.
 
         Args:
             state: The round.
             counts: Drafts of each row [B], int64; changed where a row stops or fails.
             next_logits: Called once a step, in order, with rows in ascending order.
+            confidence: A guess in place of the law's largest probability, called before it.
 
         Noise:
             One race for each draft as its sampler says, none when greedy.
@@ -75,13 +85,23 @@ class DraftChain:
                 if not len(rows):
                     break
             before = drafts[:, step - 2] if step > 1 else drafts[:, 0]
-            law = next_logits(step, before, rows).to(state.sampler.device)
-            if has_stop:
-                law = state.sampler.law(law, step, rows, greedy=self.greedy)
-                rows, law = self._stop(law, step, rows, state.sampler.temperature, counts)
+            if has_stop and confidence is not None:
+                rows = rows[self._kept(confidence(step, before, rows), step, rows, counts)]
                 if not len(rows):
                     break
-            drawn = state.sampler.draw(law, step, rows, greedy=self.greedy, is_law=has_stop)
+            law = next_logits(step, before, rows).to(state.sampler.device)
+            is_law = has_stop and confidence is None
+            if is_law:
+                law = state.sampler.law(law, step, rows, greedy=self.greedy)
+                peak = largest_probability(
+                    law, 1.0 if self.greedy else state.sampler.temperature[rows]
+                )
+                kept = self._kept(peak, step, rows, counts)
+                if len(kept) < len(rows):
+                    rows, law = rows[kept], law[torch.from_numpy(kept).to(law.device)]
+                if not len(rows):
+                    break
+            drawn = state.sampler.draw(law, step, rows, greedy=self.greedy, is_law=is_law)
             index = slice(None) if len(rows) == state.num_rows else rows
             drafts[index, step - 1] = drawn.token_ids.numpy()
             if laws is not None and isinstance(drawn, Drawn):
@@ -105,18 +125,14 @@ class DraftChain:
         """What a row's message says when a draft of the round could not be drawn."""
         return f"{self.what}, draft {step} of the round: {RowError(code).message}"
 
-    def _stop(
-        self, law: Tensor, step: int, rows: np.ndarray, temperature: np.ndarray, counts: np.ndarray
-    ) -> tuple[np.ndarray, Tensor]:
-        """Ends rows whose law is flat before they draw from it; returns the others and theirs."""
-        peak = largest_probability(law, 1.0 if self.greedy else temperature[rows])
+    def _kept(
+        self, confidence: np.ndarray, step: int, rows: np.ndarray, counts: np.ndarray
+    ) -> np.ndarray:
+        """Ends rows that are not sure enough before they draw; returns the places of the others."""
         # a row whose law is broken is drawn from, and fails
-        is_kept = ~(peak < self.confidence_threshold)
-        if is_kept.all():
-            return rows, law
+        is_kept = ~(confidence < self.confidence_threshold)
         counts[rows[~is_kept]] = step - 1
-        kept = np.flatnonzero(is_kept)
-        return rows[kept], law[torch.from_numpy(kept).to(law.device)]
+        return np.flatnonzero(is_kept)
 
     def _law_buffer(self, state: DraftState, num_steps: int) -> Tensor:
         device = state.sampler.device

@@ -20,11 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraft.speculators.chain import NextLogits
 from fairdraft.speculators.features import Features
 from fairdraft.speculators.head import HeadSpeculator
 from fairdraft.speculators.heads import CachedBlocks
-from fairdraft.speculators.proposal import DraftState, Guesses
+from fairdraft.speculators.proposal import DraftState, Guesses, Proposal
 
 
 class DflashSpeculator(HeadSpeculator):
@@ -83,22 +82,26 @@ class DflashSpeculator(HeadSpeculator):
         most = int(counts.max(initial=0))
         last = torch.from_numpy(state.token_ids[np.arange(len(anchor)), anchor - 1])
         start = np.minimum(anchor - 1, self.head.num_slots)
-        hidden = self.head.block(last, start)[:, :most] if most else torch.empty(0)
-        return self._chain.draw(state, counts, self.next_logits(hidden, last))
+        if not most:
+            return Proposal.empty(state.num_rows)
+        hidden = self.head.block(last, start)[:, :most]
+        return self._draw(state, counts, hidden, last)
 
-    def next_logits(self, hidden: Tensor, last: Tensor) -> NextLogits:
-        """The laws of a round.
+    def _draw(self, state: DraftState, counts: np.ndarray, hidden: Tensor, last: Tensor) -> Guesses:
+        """Draws the drafts of a round.
 
         Args:
-            hidden: Outputs of the queries that draft [B, K, H]; empty where no row drafts.
+            state: The round.
+            counts: Drafts of each row [B], int64.
+            hidden: Outputs of the queries that draft [B, K, H].
             last: Last decided tokens, int64 [B].
         """
-        logits = self.head.logits(hidden) if len(hidden) else hidden
+        logits = self.head.logits(hidden)
 
-        def step_logits(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
+        def next_logits(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
             return self._law(self._chosen(logits[:, step - 1], rows))
 
-        return step_logits
+        return self._chain.draw(state, counts, next_logits)
 
     def observe(self, features: Features) -> None:
         """Keeps keys and values of newly decided tokens."""

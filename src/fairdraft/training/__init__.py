@@ -2,6 +2,8 @@
 
 from fairdraft.training.acceptance import Acceptance, measure_acceptance
 from fairdraft.training.corpus import Corpus, read_corpus
+from fairdraft.training.dflash import train_dflash
+from fairdraft.training.dspark import train_dspark
 from fairdraft.training.eagle3 import train_eagle3
 from fairdraft.training.head import HeadShape
 from fairdraft.training.mtp import train_mtp
@@ -16,6 +18,8 @@ __all__ = [
     "measure_acceptance",
     "read_corpus",
     "sample_corpus",
+    "train_dflash",
+    "train_dspark",
     "train_eagle3",
     "train_mtp",
 ]

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from fairdraft.models import CausalLM
-from fairdraft.speculators.heads import Eagle3Config, Eagle3Head, Head, default_feature_layers
+from fairdraft.speculators.heads import Eagle3Config, Eagle3Head, Head
 from fairdraft.training.corpus import Corpus
-from fairdraft.training.head import HeadShape, base_shape, settled, train_head
+from fairdraft.training.head import HeadShape, base_shape, chosen_layers, settled, train_head
 from fairdraft.training.settings import Settings
 
 
@@ -20,17 +20,12 @@ def new_head(target: CausalLM, shape: HeadShape, target_ids: Tensor, num_drafts:
     Raises:
         ValueError: If the target's layers give no shape, or the asked one does not fit.
     """
-    text: Any = target.model.config.get_text_config(decoder=True)
-    layers = shape.feature_layers or default_feature_layers(text.num_hidden_layers)
-    if max(layers) > text.num_hidden_layers:
-        raise ValueError(
-            f"feature layers {list(layers)}: {target.name!r} has the states 0 to "
-            f"{text.num_hidden_layers}"
-        )
-    if shape.num_modules is not None:
-        raise ValueError(f"num_modules = {shape.num_modules}: an EAGLE-3 head has one layer")
+    reason = "has one layer"
+    shape.refuse(
+        "an EAGLE-3 head", num_modules=reason, num_layers=reason, markov_rank="has no such bias"
+    )
     base = base_shape(target, shape, len(target_ids), num_drafts)
-    config = Eagle3Config(**base, feature_layers=tuple(layers))
+    config = Eagle3Config(**base, feature_layers=chosen_layers(target, shape))
     return settled(Eagle3Head(config, target_ids), target)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,14 +15,23 @@ from torch import Tensor
 
 from fairdraft.engine import LLM
 from fairdraft.models import CausalLM
-from fairdraft.speculators.heads import Head, SlotHead, join, save_head
+from fairdraft.speculators.heads import (
+    DflashHead,
+    Head,
+    SlotHead,
+    default_feature_layers,
+    join,
+    save_head,
+)
 from fairdraft.training.acceptance import measure_acceptance
+from fairdraft.training.blocks import BlockLosses
 from fairdraft.training.corpus import Corpus
 from fairdraft.training.loop import Loop, Say
+from fairdraft.training.losses import Losses
 from fairdraft.training.picture import draw_curves
 from fairdraft.training.settings import Settings
 from fairdraft.training.teacher import Teacher
-from fairdraft.training.ttt import Losses, ttt_losses
+from fairdraft.training.ttt import SlotLosses
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,8 @@ class HeadShape:
         intermediate_size: Width of the MLP.
         num_modules: Of a head for multi-token prediction, which reads the last state alone: 1 to
             apply one again to its own output, or as many as drafts a round.
+        num_layers: Of a DFlash or DSpark head.
+        markov_rank: Of the bias of a DSpark head.
     """
 
     feature_layers: tuple[int, ...] | None = None
@@ -44,6 +56,22 @@ class HeadShape:
     num_key_value_heads: int | None = None
     intermediate_size: int | None = None
     num_modules: int | None = None
+    num_layers: int | None = None
+    markov_rank: int | None = None
+
+    def refuse(self, kind: str, **reasons: str) -> None:
+        """Refuses what a kind of head has no use for.
+
+        Args:
+            kind: What messages call the head.
+            reasons: By the name of what must be left out.
+
+        Raises:
+            ValueError: If one of them is given.
+        """
+        for name, reason in reasons.items():
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} = {getattr(self, name)}: {kind} {reason}")
 
 
 #: target, shape, the ids that it drafts and the drafts a round to a head without its target's rows
@@ -94,38 +122,24 @@ def train_head(
     ids = frequent_ids(train, target, shape.draft_vocab_size)
     torch.manual_seed(settings.seed)
     head = new_head(target, shape, ids, settings.num_drafts)
-    assert isinstance(head, SlotHead)
     coverage = float(torch.isin(train.ids, ids.to(train.ids.device)).double().mean())
     own = head.own_parameters()
     count = sum(p.numel() for p in own.values())
     say(f"{count:,} parameters, {len(ids)} ids that cover {coverage:.2%} of the text")
     teacher = Teacher(target, ids)
-    angles = head.angles(torch.arange(settings.width, device=target.device)[None])
-    measure = torch.compile(ttt_losses, dynamic=False) if compiled else ttt_losses
+    losses_of = new_losses(head.train(), settings, compiled=compiled)
 
-    def losses_of(window: Tensor) -> Losses:
-        states, probs = teacher(window, head.config.feature_layers, settings.length)
-        device = window.device.type
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            return measure(
-                head,
-                window,
-                states,
-                probs,
-                angles,
-                num_drafts=settings.num_drafts,
-                decay=settings.decay,
-                tv_weight=settings.tv_weight,
-            )
-
-    def batch_of(step: int) -> Tensor:
+    def losses_at(step: int) -> Losses:
         part = held_out if step < 0 else train
         generator = torch.Generator(part.ids.device)
         generator.manual_seed((settings.seed << 32) + step + 1)
-        return part.windows(settings.batch, settings.width, generator)
+        window = part.windows(settings.batch, settings.width, generator)
+        states, probs = teacher(window, head.config.feature_layers, settings.length)
+        device = window.device.type
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            return losses_of(window, states, probs, generator)
 
-    head.train()
-    loop = Loop(own, losses_of, batch_of, settings, folder, say)
+    loop = Loop(own, losses_at, settings, folder, say)
     with tensor_float32():
         points = loop.run(resume=resume)
     head.eval()
@@ -139,12 +153,27 @@ def train_head(
         "points": [asdict(point) for point in points],
     }
     if prompts:
-        most = min(4, head.num_modules) if head.num_modules > 1 else 4
+        most = min(4, most_drafts(head))
         report["acceptance"] = measured(target, folder, prompts, num_drafts=most, say=say)
     text = json.dumps(report, indent=1, default=list) + "\n"
     (folder / "training.json").write_text(text, encoding="utf-8")
     loop.forget()
     return report
+
+
+def new_losses(head: Head, settings: Settings, *, compiled: bool) -> SlotLosses | BlockLosses:
+    """The losses that a kind of head is trained with."""
+    if isinstance(head, DflashHead):
+        return BlockLosses(head, settings, compiled=compiled)
+    assert isinstance(head, SlotHead)
+    return SlotLosses(head, settings, compiled=compiled)
+
+
+def most_drafts(head: Head) -> float:
+    """Drafts a round that a head is capable of."""
+    if isinstance(head, DflashHead):
+        return head.config.num_drafts
+    return head.num_modules if head.num_modules > 1 else math.inf
 
 
 def measured(
@@ -195,6 +224,22 @@ def base_shape(target: CausalLM, shape: HeadShape, num_ids: int, num_drafts: int
         "num_trained_steps": num_drafts,
         "target_name": target.name,
     }
+
+
+def chosen_layers(target: CausalLM, shape: HeadShape) -> tuple[int, ...]:
+    """The states that a head of several reads.
+
+    Raises:
+        ValueError: If the target has not all that are asked for.
+    """
+    text: Any = target.model.config.get_text_config(decoder=True)
+    layers = shape.feature_layers or default_feature_layers(text.num_hidden_layers)
+    if max(layers) > text.num_hidden_layers:
+        raise ValueError(
+            f"feature layers {list(layers)}: {target.name!r} has the states 0 to "
+            f"{text.num_hidden_layers}"
+        )
+    return tuple(layers)
 
 
 def settled(head: Head, target: CausalLM) -> Head:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairdraft.training.losses import Losses
 from fairdraft.training.settings import Settings
-from fairdraft.training.ttt import Losses
 
 STATE = "training.pt"
 #: takes one line of progress
@@ -46,8 +46,7 @@ class Loop:
 
     Attributes:
         parameters: What is trained, by name.
-        losses_of: A batch of windows to its losses.
-        batch_of: A step to its windows; a negative step to held-out ones.
+        losses_at: A step to the losses of its windows; a negative step to those of held-out ones.
         settings: How long, how fast.
         folder: Where checkpoints go.
         say: Takes lines of progress.
@@ -56,8 +55,7 @@ class Loop:
     """
 
     parameters: dict[str, nn.Parameter]
-    losses_of: Callable[[Tensor], Losses]
-    batch_of: Callable[[int], Tensor]
+    losses_at: Callable[[int], Losses]
     settings: Settings
     folder: Path
     say: Say
@@ -120,7 +118,7 @@ class Loop:
     def _step(self, optimizer: torch.optim.Optimizer, step: int, progress: float) -> Tensor:
         for group in optimizer.param_groups:
             group["lr"] = self.settings.rate(progress)
-        losses = self.losses_of(self.batch_of(step))
+        losses = self.losses_at(step)
         losses.total.backward()
         nn.utils.clip_grad_norm_(self.parameters.values(), 1.0)
         optimizer.step()
@@ -132,7 +130,7 @@ class Loop:
         if not math.isfinite(loss):
             raise ValueError(f"the loss is {loss} by step {done}; try a smaller learning rate")
         # with a graph that nobody walks back: without one the loss would be compiled twice
-        held_out = self.losses_of(self.batch_of(-1))
+        held_out = self.losses_at(-1)
         acceptance = [round(value, 4) for value in held_out.acceptance.tolist()]
         self.points.append(Point(done, round(loss, 4), acceptance))
         shown = " ".join(f"{value:.3f}" for value in acceptance)

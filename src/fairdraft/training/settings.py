@@ -17,8 +17,12 @@ class Settings:
         batch: Windows a step.
         length: Slots of a window.
         learning_rate: Of AdamW at the plateau.
-        num_drafts: Steps that the head runs on its own output: drafts a round it is trained for.
-        decay: Weight of each further draft in the loss; 0.8 as published for EAGLE-3.
+        num_drafts: Drafts a round that the head is trained for: steps that it runs on its own
+            output, or masks of a block.
+        block_every: A window holds one block of masks for so many of its slots; heads that draft
+            step by step begin at each.
+        decay: Weight of each further draft in the loss; 0.8 as published for EAGLE-3, and close to
+            the exp(-1 / 4) of DFlash for blocks of 8.
         tv_weight: Weight of the total variation, the chance that a draft is rejected at
             temperature 1, on top of the paper's cross-entropy; 0 is the paper's loss.
         warmup: Share of the steps over which the rate rises.
@@ -33,6 +37,7 @@ class Settings:
     length: int = 256
     learning_rate: float = 1e-3
     num_drafts: int = 5
+    block_every: int = 4
     decay: float = 0.8
     tv_weight: float = 0.0
     warmup: float = 0.02
@@ -41,7 +46,7 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "length", "num_drafts"):
+        for name in ("steps", "batch", "length", "num_drafts", "block_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
         if self.seconds is not None and not self.seconds > 0:
@@ -57,6 +62,11 @@ class Settings:
     def width(self) -> int:
         """Ids of a window: its slots, and what the later drafts look ahead."""
         return self.length + self.num_drafts
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of a window, at least one."""
+        return max(1, self.length // self.block_every)
 
     def progress(self, done: int, seconds: float) -> float:
         """How much of the training is done, 0 to 1, after so many steps and seconds."""

@@ -12,28 +12,13 @@ Axes: B windows, W ids of a window, L slots, T steps, H width, C draft ids, V ta
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fairdraft.speculators.heads import SlotHead
-
-
-@dataclass(frozen=True)
-class Losses:
-    """Loss of a batch and what it is made of.
-
-    Attributes:
-        total: A scalar to minimize.
-        cross_entropy: Of each step, nats [T], detached.
-        acceptance: Mean over slots of sum_x min(p, q) at each step [T], detached: the chance that
-            a draft is accepted at temperature 1 if it is reached.
-    """
-
-    total: Tensor
-    cross_entropy: Tensor
-    acceptance: Tensor
+from fairdraft.training.losses import Losses, distances
+from fairdraft.training.settings import Settings
 
 
 class StepAttention:
@@ -99,9 +84,8 @@ def ttt_losses(
     for step, hidden in enumerate(outputs):
         module = step if head.num_modules > 1 else 0
         log_q = head.logits(hidden, module).float().log_softmax(-1)
-        p = probs[:, step : step + length]
-        entropy = -(p * log_q).sum(-1).mean()
-        overlap = torch.minimum(p, log_q.exp()).sum(-1).mean()
+        found = distances(probs[:, step : step + length], log_q)
+        entropy, overlap = (distance.mean() for distance in found)
         total = total + decay**step * (entropy + tv_weight * (1 - overlap))
         entropies.append(entropy.detach())
         overlaps.append(overlap.detach())
@@ -132,3 +116,39 @@ def step_outputs(
         hidden = head(tokens, hidden, (cos[:, :, here], sin[:, :, here]), attend, module)
         outputs.append(hidden)
     return outputs
+
+
+class SlotLosses:
+    """Losses of a head of slots over batches.
+
+    Args:
+        head: In training mode, sharing the target's matrices.
+        settings: Of the training.
+        compiled: Compiles them.
+    """
+
+    def __init__(self, head: SlotHead, settings: Settings, *, compiled: bool) -> None:
+        self._head, self._settings = head, settings
+        positions = torch.arange(settings.width, device=head.first_weight.device)
+        self._angles = head.angles(positions[None])
+        self._losses = torch.compile(ttt_losses, dynamic=False) if compiled else ttt_losses
+
+    def __call__(
+        self,
+        window: Tensor,
+        states: tuple[Tensor, ...],
+        probs: Tensor,
+        generator: torch.Generator,
+    ) -> Losses:
+        """As `ttt_losses`, which draws nothing."""
+        settings = self._settings
+        return self._losses(
+            self._head,
+            window,
+            states,
+            probs,
+            self._angles,
+            num_drafts=settings.num_drafts,
+            decay=settings.decay,
+            tv_weight=settings.tv_weight,
+        )

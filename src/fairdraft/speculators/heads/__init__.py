@@ -13,12 +13,14 @@ from fairdraft.speculators.heads.checkpoint import (
 )
 from fairdraft.speculators.heads.config import (
     DflashConfig,
+    DsparkConfig,
     Eagle3Config,
     HeadConfig,
     MtpConfig,
     default_feature_layers,
 )
 from fairdraft.speculators.heads.dflash import DflashHead, DflashLayer
+from fairdraft.speculators.heads.dspark import DsparkHead
 from fairdraft.speculators.heads.head import Head, SlotHead
 from fairdraft.speculators.heads.kept import KeptOutputs
 from fairdraft.speculators.heads.law import DraftLaw
@@ -33,6 +35,8 @@ __all__ = [
     "DflashHead",
     "DflashLayer",
     "DraftLaw",
+    "DsparkConfig",
+    "DsparkHead",
     "Eagle3Config",
     "Eagle3Head",
     "Head",

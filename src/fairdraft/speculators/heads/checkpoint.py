@@ -11,8 +11,15 @@ from torch import Tensor
 
 from fairdraft.models import CausalLM
 from fairdraft.speculators.heads import dflash_layout, mtp_layout
-from fairdraft.speculators.heads.config import DflashConfig, Eagle3Config, HeadConfig, MtpConfig
+from fairdraft.speculators.heads.config import (
+    DflashConfig,
+    DsparkConfig,
+    Eagle3Config,
+    HeadConfig,
+    MtpConfig,
+)
 from fairdraft.speculators.heads.dflash import DflashHead
+from fairdraft.speculators.heads.dspark import DsparkHead
 from fairdraft.speculators.heads.files import peek_config, read_checkpoint, write_checkpoint
 from fairdraft.speculators.heads.head import Head
 from fairdraft.speculators.heads.layouts import (
@@ -87,7 +94,7 @@ def load_mtp(folder: str | Path, target: CausalLM) -> MtpHead:
 
 
 def load_dflash(folder: str | Path, target: CausalLM) -> DflashHead:
-    """Loads a DFlash head and joins it to its target.
+    """Loads a DFlash or DSpark head and joins it to its target.
 
     Args:
         folder: A checkpoint as `dflash_layout` describes it.
@@ -104,12 +111,15 @@ def load_dflash(folder: str | Path, target: CausalLM) -> DflashHead:
     config = dflash_layout.read_config(raw, name)
     check_target(config, target, name)
     tensors = dflash_layout.read_tensors(found, config, name)
-    head = DflashHead(
-        config,
-        target_ids(tensors, config, name),
-        owns_embedding="embed_tokens.weight" in tensors,
-        owns_output="lm_head.weight" in tensors,
-    )
+    ids = target_ids(tensors, config, name)
+    owned: dict[str, bool] = {
+        "owns_embedding": "embed_tokens.weight" in tensors,
+        "owns_output": "lm_head.weight" in tensors,
+    }
+    if isinstance(config, DsparkConfig):
+        head = DsparkHead(config, ids, **owned)
+    else:
+        head = DflashHead(config, ids, **owned)
     _settle(head, tensors, target, name)
     return head
 

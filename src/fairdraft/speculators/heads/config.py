@@ -199,3 +199,28 @@ class DflashConfig(HeadConfig):
     def block_size(self) -> int:
         """Queries of a block: the last decided token's, and those at masks."""
         return self.num_drafts + (not self.anchor_first)
+
+
+@dataclass(frozen=True)
+class DsparkConfig(DflashConfig):
+    """Shape of a DSpark head: DFlash, a bias by the token before, and a guess of acceptance.
+
+    Attributes:
+        markov_rank: Rank of the bias, R.
+        logit_scale: Factor of the bias.
+        has_confidence: Whether it guesses how likely a draft is to be accepted.
+        confidence_reads_token: Whether that guess also reads the token before.
+    """
+
+    markov_rank: int = 64
+    logit_scale: float = 1.0
+    has_confidence: bool = True
+    confidence_reads_token: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.markov_rank, int) or self.markov_rank < 1:
+            raise ValueError(
+                f"the head has markov_rank = {self.markov_rank!r}; it must be at least 1, and a "
+                "head without it is one of method 'dflash'"
+            )

@@ -1,10 +1,13 @@
-"""The public layouts of DFlash heads, read into one form.
+"""The public layouts of DFlash and DSpark heads, read into one form.
 
 `speculators`: configuration under `transformer_layer_config` and `speculators_config`, states
-numbered as transformers does (vllm-project/speculators, src/speculators/models/dflash/config.py at
-0a09610 and core.py at 021e21b). Flat: a Qwen3 configuration with `dflash_config`, states numbered
-by the layer that they leave, one less (z-lab/dflash, dflash/model.py at 1012959). Tensors have the
-same names in both. What neither has a key for is under `OWN_KEY`, and `mask_embedding` is our own.
+numbered as transformers does (vllm-project/speculators, src/speculators/models: dflash/config.py at
+0a09610, dflash/core.py and dspark/core.py at 021e21b, dspark/config.py at 8965833,
+dspark/model_definitions.py at d67f6b5). Flat: a Qwen3 configuration, states numbered by the layer
+that they leave, one less: with `dflash_config` (z-lab/dflash, dflash/model.py at 1012959), or with
+`markov_rank` beside the rest (deepseek-ai/DeepSpec, deepspec/modeling/dspark/qwen3/config.py at
+041b652 and modeling.py at 5905deb). Tensors have the same names in all. What none has a key for is
+under `OWN_KEY`, and `mask_embedding` is our own.
 """
 
 from __future__ import annotations
@@ -15,12 +18,13 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config
 
-from fairdraft.speculators.heads.config import DflashConfig
+from fairdraft.speculators.heads.config import DflashConfig, DsparkConfig
 from fairdraft.speculators.heads.layouts import OWN_KEY, llama_sizes
 
-Kind = Literal["dflash"]
-_KINDS: tuple[Kind, ...] = ("dflash",)
-_CLASSES = {"dflash": "DFlashSpeculator"}
+Kind = Literal["dflash", "dspark"]
+#: classes that configurations name: as written, and of the flat layouts
+_CLASSES: dict[Kind, str] = {"dflash": "DFlashSpeculator", "dspark": "DSparkSpeculator"}
+_FLAT_CLASSES: dict[str, Kind] = {"DFlashDraftModel": "dflash", "Qwen3DSparkModel": "dspark"}
 # copies of the target's weights that trainers leave in a checkpoint
 _NEEDLESS = ("verifier_lm_head.weight", "verifier_norm.weight")
 #: values that change what is computed, and the ones under which nothing changes
@@ -33,6 +37,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "input_embedding_scale": (1, 1.0),
     "output_multiplier": (1, 1.0),
     "final_logit_softcapping": (0, 0.0),
+    "markov_head_type": ("vanilla",),
 }
 
 
@@ -40,9 +45,9 @@ def kind_of(config: dict[str, Any]) -> Kind | None:
     """Which head of this family a configuration is of, in either layout."""
     stated = config.get("speculators_config") or {}
     kind = config.get("speculators_model_type") or stated.get("algorithm")
-    if kind is None and config.get("architectures") == ["DFlashDraftModel"]:
-        kind = "dflash"
-    return kind if kind in _KINDS else None
+    if kind is None:
+        kind = _FLAT_CLASSES.get("".join(config.get("architectures") or []))
+    return kind if kind in _CLASSES else None
 
 
 def read_config(config: dict[str, Any], name: str) -> DflashConfig:
@@ -58,7 +63,7 @@ def read_config(config: dict[str, Any], name: str) -> DflashConfig:
     kind = kind_of(config)
     if kind is None:
         found = config.get("speculators_model_type") or config.get("architectures")
-        raise ValueError(f"{name!r} is no head of method {' or '.join(_KINDS)}, but {found!r}")
+        raise ValueError(f"{name!r} is no head of method {' or '.join(_CLASSES)}, but {found!r}")
     is_flat = "transformer_layer_config" not in config
     inner = config if is_flat else config["transformer_layer_config"]
     own, block = config.get(OWN_KEY) or {}, config | (config.get("dflash_config") or {})
@@ -69,21 +74,30 @@ def read_config(config: dict[str, Any], name: str) -> DflashConfig:
     if not layers:
         raise ValueError(f"{name!r} does not say which states of its target it reads")
     size = block.get("block_size")
-    is_first = bool(block.get("sample_from_anchor", False))
+    is_first = bool(block.get("sample_from_anchor", kind == "dspark"))
     if not isinstance(size, int):
         raise ValueError(f"{name!r} has block_size = {size!r}; it must say how long its blocks are")
     verifier = (config.get("speculators_config") or {}).get("verifier") or {}
-    return DflashConfig(
+    shape: dict[str, Any] = {
         **llama_sizes(qwen),
-        draft_vocab_size=block.get("draft_vocab_size") or qwen.vocab_size,
-        target_hidden_size=block.get("target_hidden_size") or qwen.hidden_size,
-        feature_layers=tuple(layer + is_flat for layer in layers),
-        target_layers=block.get("num_target_layers") or own.get("target_layers"),
-        num_trained_steps=size - (not is_first),
-        target_name=verifier.get("name_or_path"),
-        num_layers=qwen.num_hidden_layers,
-        anchor_first=is_first,
-        mask_token_id=_mask(block, own, name),
+        "draft_vocab_size": block.get("draft_vocab_size") or qwen.vocab_size,
+        "target_hidden_size": block.get("target_hidden_size") or qwen.hidden_size,
+        "feature_layers": tuple(layer + is_flat for layer in layers),
+        "target_layers": block.get("num_target_layers") or own.get("target_layers"),
+        "num_trained_steps": size - (not is_first),
+        "target_name": verifier.get("name_or_path"),
+        "num_layers": qwen.num_hidden_layers,
+        "anchor_first": is_first,
+        "mask_token_id": _mask(block, own, name),
+    }
+    if kind == "dflash":
+        return DflashConfig(**shape)
+    return DsparkConfig(
+        **shape,
+        markov_rank=block.get("markov_rank", 256),
+        logit_scale=float(block.get("logit_scale", 1.0)),
+        has_confidence=bool(block.get("enable_confidence_head", not is_flat)),
+        confidence_reads_token=bool(block.get("confidence_head_with_markov", not is_flat)),
     )
 
 
@@ -106,7 +120,16 @@ def read_tensors(tensors: dict[str, Tensor], config: DflashConfig, name: str) ->
 
 def write_config(config: DflashConfig, dtype: torch.dtype) -> dict[str, Any]:
     """The content of config.json in the layout `speculators`."""
-    kind: Kind = "dflash"
+    kind: Kind = "dspark" if isinstance(config, DsparkConfig) else "dflash"
+    markov = {}
+    if isinstance(config, DsparkConfig):
+        markov = {
+            "markov_rank": config.markov_rank,
+            "markov_head_type": "vanilla",
+            "logit_scale": config.logit_scale,
+            "enable_confidence_head": config.has_confidence,
+            "confidence_head_with_markov": config.confidence_reads_token,
+        }
     return {
         "architectures": [_CLASSES[kind]],
         "speculators_model_type": kind,
@@ -116,6 +139,7 @@ def write_config(config: DflashConfig, dtype: torch.dtype) -> dict[str, Any]:
         "aux_hidden_state_layer_ids": list(config.feature_layers),
         "mask_token_id": config.mask_token_id,
         "sample_from_anchor": config.anchor_first,
+        **markov,
         "torch_dtype": str(dtype).removeprefix("torch."),
         OWN_KEY: {
             "target_layers": config.target_layers,

@@ -1,0 +1,82 @@
+"""DSpark: a DFlash head whose laws also read the token before each draft.
+
+The block's pass runs once a round, as in `dflash`. Then draft i is drawn from base_i plus a bias by
+draft i - 1 (by the last decided token for the first), one after the other.
+
+Meets (a): q_i is what was sampled, bias and cut included, and depends on decided tokens, the
+target's states at them, and draft i - 1. Meets (b): a draft is left out by its row's limits, or by
+a guess that reads the block's output and the draft before, never the draft itself. Source:
+DeepSeek-AI 2026.
+
+Axes: B rows, K drafted, H width of the head, N rows that draft at a step, R rank of the bias, C
+draft ids.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairdraft.speculators.dflash import DflashSpeculator
+from fairdraft.speculators.heads import CachedBlocks, DsparkHead
+from fairdraft.speculators.proposal import DraftState, Guesses
+
+
+class DsparkSpeculator(DflashSpeculator):
+    """Drafts with a DSpark head; the invariant is `DflashSpeculator`'s."""
+
+    name = "dspark"
+
+    def __init__(
+        self,
+        head: CachedBlocks,
+        num_speculative_tokens: int,
+        vocab_size: int,
+        *,
+        draft_top_k: int | None = None,
+        **options: Any,
+    ) -> None:
+        """Arguments as in `DflashSpeculator`.
+
+        Args:
+            head: With a `DsparkHead`.
+            num_speculative_tokens, vocab_size, options: As there. A confidence threshold is held
+                against the head's guess of acceptance, if it has one.
+            draft_top_k: Ids that stay in each law: those with the best logits before the bias.
+                None for all.
+        """
+        super().__init__(head, num_speculative_tokens, vocab_size, **options)
+        assert isinstance(head.head, DsparkHead)
+        self._network = head.head
+        num_ids = head.head.config.draft_vocab_size
+        self._top_k = None if draft_top_k is None or draft_top_k >= num_ids else draft_top_k
+
+    def _draw(self, state: DraftState, counts: np.ndarray, hidden: Tensor, last: Tensor) -> Guesses:
+        base, device = self.head.logits(hidden), hidden.device
+
+        def read(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
+            tokens = last[torch.from_numpy(rows)] if step == 1 else torch.from_numpy(before[rows])
+            return self._network.before(tokens.to(device))
+
+        def next_logits(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
+            logits = self._chosen(base[:, step - 1], rows)
+            return self._law(self._biased(logits, read(step, before, rows)))
+
+        def confidence(step: int, before: np.ndarray, rows: np.ndarray) -> np.ndarray:
+            outputs = self._chosen(hidden[:, step - 1], rows)
+            odds = self._network.acceptance_logits(outputs, read(step, before, rows))
+            return odds.double().sigmoid().cpu().numpy()
+
+        has_guess = self._network.confidence_head is not None
+        return self._chain.draw(state, counts, next_logits, confidence if has_guess else None)
+
+    def _biased(self, base: Tensor, before: Tensor) -> Tensor:
+        """Logits of a step [N, C] from those of the block, and W1 of the tokens before [N, R]."""
+        logits = base.float() + self._network.bias(before).float()
+        if self._top_k is None:
+            return logits
+        kept = base.topk(self._top_k, -1).indices
+        return torch.full_like(logits, -torch.inf).scatter_(-1, kept, logits.gather(-1, kept))

@@ -1,0 +1,146 @@
+"""Heads that draft blocks: the loss is that of drafting from every anchor, and they learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fairdraft.models import CausalLM, load_model
+from fairdraft.speculators.heads import DflashHead, DsparkHead, kind_of_head
+from fairdraft.training import Corpus, HeadShape, Settings, train_dspark
+from fairdraft.training import dflash as dflash_training
+from fairdraft.training import dspark as dspark_training
+from fairdraft.training.blocks import block_losses, block_outputs, random_anchors
+from fairdraft.training.head import frequent_ids
+from fairdraft.training.teacher import Teacher
+from tests.engine.toys import tiny_llama
+from tests.speculators.small_heads import law_of
+
+VOCAB, EOS, LENGTH, NUM_DRAFTS = 23, 7, 6, 3
+
+
+@pytest.fixture(scope="module")
+def target() -> CausalLM:
+    return load_model(tiny_llama(0, vocab_size=VOCAB, eos_token_id=EOS))
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    generator = torch.Generator().manual_seed(0)
+    documents = [torch.randint(VOCAB, (20,), generator=generator).tolist() for _ in range(60)]
+    return Corpus.from_documents(documents, EOS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        (dflash_training, HeadShape(num_layers=2, num_key_value_heads=1)),
+        (dflash_training, HeadShape((2,), 9)),
+        (dspark_training, HeadShape(markov_rank=4, draft_vocab_size=9)),
+    ],
+)
+def test_losses_are_those_of_drafting_from_every_anchor(
+    kind: ModuleType, shape: HeadShape, target: CausalLM, corpus: Corpus
+) -> None:
+    """Two windows; the target's states before the anchor only, and no other block."""
+    train, _ = corpus.split()
+    ids = frequent_ids(train, target, shape.draft_vocab_size)
+    torch.manual_seed(1)
+    head = kind.new_head(target, shape, ids, NUM_DRAFTS).eval()
+    window = train.windows(2, LENGTH + NUM_DRAFTS, torch.Generator().manual_seed(2))
+    states, probs = Teacher(target, ids)(window, head.config.feature_layers, LENGTH)
+    angles = head.angles(torch.arange(LENGTH + NUM_DRAFTS + 1)[None])
+    anchors = torch.tensor([[1, 3, LENGTH], [5, 2, 4]])
+    losses = block_losses(head, window, anchors, states, probs, angles, decay=0.5, tv_weight=2.0)
+    outputs = block_outputs(head, window, anchors, states, angles)
+    expected = torch.zeros(NUM_DRAFTS, 3)
+    for row, text in enumerate(window.tolist()):
+        for block, anchor in enumerate(anchors[row].tolist()):
+            for draft in range(NUM_DRAFTS):
+                decided, drafts = text[: anchor + 1], text[anchor + 1 : anchor + 1 + draft]
+                with torch.no_grad():
+                    log_q = law_of(target.model, head, decided, drafts).log_softmax(-1)
+                    prefix = torch.tensor([[*decided, *drafts]])
+                    p = target.model(prefix).logits[0, -1].softmax(-1)[ids]
+                overlap = torch.minimum(p, log_q.exp()).sum()
+                found = [-(p * log_q).sum(), overlap, torch.zeros(())]
+                if isinstance(head, DsparkHead):
+                    before = head.before(torch.tensor([*decided, *drafts][-1]))
+                    odds = head.acceptance_logits(outputs[row, block, draft], before)
+                    found[2] = binary_cross_entropy_with_logits(odds, overlap)
+                expected[draft] += torch.stack(found) / 6
+    torch.testing.assert_close(losses.cross_entropy, expected[:, 0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(losses.acceptance, expected[:, 1], rtol=1e-4, atol=1e-5)
+    decayed = torch.tensor([1, 0.5, 0.25])
+    total = (decayed * (expected[:, 0] + 2 * (1 - expected[:, 1]) + expected[:, 2])).sum()
+    torch.testing.assert_close(losses.total.detach(), total, rtol=1e-4, atol=1e-5)
+
+
+def test_the_guess_of_acceptance_does_not_move_the_law(target: CausalLM, corpus: Corpus) -> None:
+    """Gradients of all but the guess itself are those of a head without one."""
+    train, _ = corpus.split()
+    window = train.windows(2, LENGTH + NUM_DRAFTS, torch.Generator().manual_seed(2))
+    gradients = []
+    for has_guess in (True, False):
+        torch.manual_seed(1)
+        head: Any = dspark_training.new_head(
+            target, HeadShape(markov_rank=4), torch.arange(VOCAB), 3
+        )
+        if not has_guess:
+            head.confidence_head = None
+        states, probs = Teacher(target, torch.arange(VOCAB))(window, (1, 1, 2), LENGTH)
+        angles = head.angles(torch.arange(LENGTH + 4)[None])
+        anchors = random_anchors(2, LENGTH, 2, torch.Generator().manual_seed(3))
+        losses = block_losses(
+            head, window, anchors, states, probs, angles, decay=1.0, tv_weight=1.0
+        )
+        losses.total.backward()
+        gradients.append(
+            {name: p.grad for name, p in head.own_parameters().items() if "confidence" not in name}
+        )
+        guess = head.confidence_head
+        assert guess is None or float(guess.proj.weight.grad.abs().sum()) > 0
+    for name, gradient in gradients[1].items():
+        assert torch.equal(gradients[0][name], gradient), name
+        assert float(gradient.abs().sum()) > 0, name
+
+
+def test_anchors_are_all_different_and_reach_both_ends() -> None:
+    anchors = random_anchors(200, LENGTH, 3, torch.Generator().manual_seed(0))
+    assert all(len(set(row)) == 3 for row in anchors.tolist())
+    assert set(anchors.flatten().tolist()) == set(range(1, LENGTH + 1))
+
+
+def test_a_trained_head_is_written_measured_and_drafts_better(
+    target: CausalLM, corpus: Corpus, tmp_path: Path
+) -> None:
+    settings = Settings(
+        steps=30, batch=8, length=12, num_drafts=2, block_every=2, learning_rate=3e-3
+    )
+    shape = HeadShape(markov_rank=4)
+    report = train_dspark(
+        target, corpus, tmp_path, settings, shape, num_prompts=1, say=lambda line: None
+    )
+    assert kind_of_head(tmp_path) == "dspark"
+    first, last = report["points"][0], report["points"][-1]
+    assert last["loss"] < first["loss"]
+    assert sum(last["acceptance"]) > sum(first["acceptance"])
+    assert [len(m["by_draft"]) for m in report["acceptance"]] == [2, 2, 2]
+
+
+def test_shapes_of_other_kinds_are_refused(target: CausalLM) -> None:
+    ids = torch.arange(VOCAB)
+    for kind in (dflash_training, dspark_training):
+        with pytest.raises(ValueError, match="num_modules = 2: a D.* head has layers, not modules"):
+            kind.new_head(target, HeadShape(num_modules=2), ids, 2)
+        with pytest.raises(ValueError, match="has the states 0 to 2"):
+            kind.new_head(target, HeadShape((3,)), ids, 2)
+    with pytest.raises(ValueError, match="markov_rank = 4: a DFlash head has no such bias"):
+        dflash_training.new_head(target, HeadShape(markov_rank=4), ids, 2)
+    head = dflash_training.new_head(target, HeadShape(), ids, 2)
+    assert isinstance(head, DflashHead) and head.config.block_size == 3
