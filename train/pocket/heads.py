@@ -126,6 +126,7 @@ RECIPES = {
             batch=128,
             length=512,
             learning_rate=3e-3,
+            block_every=2,
             tv_weight=4.0,
         ),
         num_prompts=200,
