@@ -79,8 +79,11 @@ def looked_up(target: Any, folder: Path) -> LLM:
     return LLM(target, speculative_config=config | COMMON)
 
 
-def with_small_head(target: Any, folder: Path) -> LLM:
-    return with_head(target, save_small(target, folder), 3, **COMMON)
+def with_small_head(**kind: Any) -> Callable[[Any, Path], LLM]:
+    def new_llm(target: Any, folder: Path) -> LLM:
+        return with_head(target, save_small(target, folder, **kind), 3, **COMMON)
+
+    return new_llm
 
 
 SPECULATORS = {
@@ -89,7 +92,9 @@ SPECULATORS = {
     "draft model, K = 7, processed": drafted(7, process_draft_logits=True),
     "greedy drafts": drafted(3, draft_sample_method="greedy"),
     "ngram": looked_up,
-    "eagle3": with_small_head,
+    "eagle3": with_small_head(),
+    "dflash": with_small_head(num_drafts=4),
+    "dspark": with_small_head(num_drafts=3, anchor_first=True, markov_rank=5),
 }
 
 

@@ -24,7 +24,7 @@ from scipy import stats
 
 from fairdraft import LLM, SamplingParams
 from fairdraft.audit.faults import FAULTS
-from fairdraft.speculators import DraftState, Proposal
+from fairdraft.speculators import DraftState, DsparkSpeculator, Proposal
 from fairdraft.speculators.chain import DraftChain
 from tests.engine.toys import speculating, tiny_llama
 from tests.speculators.small_heads import save_small, with_head
@@ -151,12 +151,15 @@ class ByLastTwo:
         return self.laws[int(token_ids[-2:][0]), int(token_ids[-1])]
 
 
+DSPARK = {"num_drafts": 4, "anchor_first": True, "markov_rank": 4, "scale": 1.0}
 SAMPLED = {
     "draft_model": draft_model,
     "eagle3": head(),
     "mtp, one module, 4 of 6 ids": head(num_modules=1, ids=[0, 2, 3, 5]),
     "mtp, modules": head(num_modules=NUM_DRAFTS),
     "custom": custom(ByLastTwo()),
+    "dflash": head(num_drafts=4, num_layers=2, scale=1.0),
+    "dspark, 5 of 6 ids": head(**DSPARK, ids=[0, 1, 2, 3, 5]),
 }
 #: with a stop on flat laws; given that a draft is present, its law is still q
 STOPPED = {
@@ -166,6 +169,8 @@ STOPPED = {
         folder, confidence_threshold=0.4
     ),
     "custom": lambda folder: custom(ByLastTwo())(folder, confidence_threshold=0.4),
+    "dflash": lambda folder: head(scale=2.0, num_drafts=4)(folder, confidence_threshold=0.4),
+    "dspark, by its guess": lambda folder: head(**DSPARK)(folder, confidence_threshold=0.5),
 }
 GREEDY = {"draft_sample_method": "greedy"}
 POINTS = {
@@ -175,6 +180,8 @@ POINTS = {
     "draft_model, greedy": lambda folder: draft_model(folder, **GREEDY),
     "eagle3, greedy": lambda folder: head()(folder, **GREEDY),
     "mtp, modules, greedy": lambda folder: head(num_modules=NUM_DRAFTS)(folder, **GREEDY),
+    "dflash, greedy": lambda folder: head(num_drafts=4)(folder, **GREEDY),
+    "dspark, greedy": lambda folder: head(**DSPARK)(folder, **GREEDY),
 }
 FILTERS = [{"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.3}, {"top_k": 4, "top_p": 0.9}]
 #: parameters of request i, and the length of its random prompt; 0 is one prompt for all
@@ -262,11 +269,17 @@ def test_planted_fault_is_refused(fault: str, scenario: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("num_modules", "wrong", "scenario"),
-    [(None, "row", "low temperature"), (None, "step", "one text"), (3, "step", "one text")],
+    ("kind", "wrong", "scenario"),
+    [
+        ({}, "row", "low temperature"),
+        ({}, "step", "one text"),
+        ({"num_modules": 3}, "step", "one text"),
+        ({"num_drafts": 4}, "row", "low temperature"),
+        (DSPARK, "step", "one text"),
+    ],
 )
 def test_a_law_of_another_draft_is_refused(
-    num_modules: int | None,
+    kind: dict[str, Any],
     wrong: str,
     scenario: str,
     tmp_path: Path,
@@ -292,4 +305,38 @@ def test_a_law_of_another_draft_is_refused(
         return proposal
 
     monkeypatch.setattr(DraftChain, "draw", faulty)
-    assert run(head(scale=2.0, num_modules=num_modules)(tmp_path), scenario).failures()
+    assert run(head(**({"scale": 2.0} | kind))(tmp_path), scenario).failures()
+
+
+@pytest.mark.parametrize("wrong", ["without the bias", "before the cut", None])
+def test_a_law_other_than_the_one_drawn_from_is_refused(
+    wrong: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a DSpark head would report if q were read off the block, or off what top-k cuts; the
+    right law of the same cut passes.
+    """
+    biased, draw = DsparkSpeculator._biased, DraftChain.draw
+    reported: list[torch.Tensor] = []
+
+    def noted(self: DsparkSpeculator, base: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        whole = base + self._network.bias(before)
+        reported.append(self._law(base if wrong == "without the bias" else whole))
+        return biased(self, base, before)
+
+    def faulty(self: DraftChain, *args: Any) -> Proposal:
+        reported.clear()
+        proposal = draw(self, *args)
+        assert isinstance(proposal, Proposal)
+        if isinstance(proposal.draft_logits, torch.Tensor):
+            laws = proposal.draft_logits.clone()
+            for step, law in enumerate(reported):
+                laws[proposal.num_draft_tokens > step, step] = law
+            proposal.draft_logits = laws
+        return proposal
+
+    monkeypatch.setattr(DsparkSpeculator, "_biased", noted)
+    monkeypatch.setattr(DraftChain, "draw", faulty)
+    if wrong is None:
+        monkeypatch.undo()
+    cut = {} if wrong == "without the bias" else {"dspark_draft_topk": 3}
+    assert bool(run(head(**DSPARK)(tmp_path, **cut), "one text").failures()) == (wrong is not None)
