@@ -70,11 +70,15 @@ def read_config(config: dict[str, Any], name: str) -> DflashConfig:
     _refuse_additions(inner | block, name)
     stated = {key: value for key, value in inner.items() if key not in ("architectures", "dtype")}
     qwen = Qwen3Config(**stated)
+    others = set(qwen.layer_types or ()) - {"full_attention"}
+    if others:
+        raise ValueError(f"{name!r} has layers of {min(others)!r}, which is not supported")
     layers = block.get("target_layer_ids" if is_flat else "aux_hidden_state_layer_ids")
     if not layers:
         raise ValueError(f"{name!r} does not say which states of its target it reads")
     size = block.get("block_size")
-    is_first = bool(block.get("sample_from_anchor", kind == "dspark"))
+    # in `speculators` a head without the key is older than it, and its first query drafts nothing
+    is_first = bool(block.get("sample_from_anchor", is_flat and kind == "dspark"))
     if not isinstance(size, int):
         raise ValueError(f"{name!r} has block_size = {size!r}; it must say how long its blocks are")
     verifier = (config.get("speculators_config") or {}).get("verifier") or {}
@@ -185,9 +189,6 @@ def _refuse_additions(config: dict[str, Any], name: str) -> None:
     kind = config.get("model_type", "qwen3")
     if kind != "qwen3":
         raise ValueError(f"{name!r} has layers of type {kind!r}; only 'qwen3' is supported")
-    others = set(config.get("layer_types") or ()) - {"full_attention"}
-    if others:
-        raise ValueError(f"{name!r} has layers of {sorted(others)[0]!r}, which is not supported")
     for key, neutral in _NEUTRAL.items():
         value = config.get(key)
         if value is not None and value not in neutral:
