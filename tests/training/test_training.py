@@ -202,6 +202,14 @@ def test_the_command_trains_on_text_and_on_the_targets_own(tmp_path: Path) -> No
     ):
         result = runner.invoke(app, [*command, *options])
         assert result.exit_code == code and message in result.output, result.output
+    command[1] = "dspark"
+    command[command.index("-o") + 1] = str(tmp_path / "blocks")
+    options = ["--data", corpus, "--markov-rank", "3", "--layers", "2"]
+    result = runner.invoke(app, [*command, *options])
+    assert result.exit_code == 0 and "acceptance length" in result.output, result.output
+    config = json.loads((tmp_path / "blocks" / "config.json").read_text(encoding="utf-8"))
+    assert config["markov_rank"] == 3
+    assert config["transformer_layer_config"]["num_hidden_layers"] == 2
 
 
 def test_data_without_usable_text_is_refused(target: CausalLM, tmp_path: Path) -> None:
