@@ -14,8 +14,10 @@ from torch import Tensor
 
 from fairdraft.models.attention import attend
 from fairdraft.models.masks import AlignedMasks, AttentionKind, additive_mask
+from fairdraft.models.packing import can_pack
 from fairdraft.speculators.heads.cached import CachedNetwork
 from fairdraft.speculators.heads.dflash import DflashHead
+from fairdraft.speculators.heads.fused_blocks import FusedBlocks, is_written_out
 from fairdraft.speculators.heads.layer import Attend
 
 _FULL = AttentionKind("full")
@@ -30,10 +32,11 @@ class CachedBlocks(CachedNetwork):
     """
 
     head: DflashHead
-    _network: DflashHead
+    _network: DflashHead | FusedBlocks
 
     def __init__(self, head: DflashHead, num_slots: int) -> None:
-        super().__init__(head, head, num_slots, num_spare=head.config.block_size)
+        network = FusedBlocks(head) if can_pack(head) and is_written_out(head) else head
+        super().__init__(head, network, num_slots, num_spare=head.config.block_size)
         self._masks = AlignedMasks(self.cache.max_length, self.dtype, self.device)
 
     def extend(

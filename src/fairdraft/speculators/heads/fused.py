@@ -6,6 +6,7 @@ rounding. Axes: B rows, Q slots, H width, G key/value heads, D head size.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fairdraft.models.packing import Product
+from fairdraft.speculators.heads.dflash import DflashAttention
 from fairdraft.speculators.heads.head import Head, SlotHead
 from fairdraft.speculators.heads.layer import Attend, Attention, Mlp, Norm
 from fairdraft.speculators.heads.mtp import MtpHead, MtpModule
@@ -65,12 +67,17 @@ class FusedLayer:
         self._head_dim = config.head_dim
         self._num_heads = config.num_attention_heads
         self._num_rotated = config.num_attention_heads + config.num_key_value_heads
-        self._heads = _product(attention.q_proj, attention.k_proj, attention.v_proj)
-        self._output = _product(attention.o_proj)
+        self._heads = product(attention.q_proj, attention.k_proj, attention.v_proj)
+        self._output = product(attention.o_proj)
         self._act: Any = mlp.act
-        self._gate_up = _product(mlp.gate_proj, mlp.up_proj)
-        self._down = _product(mlp.down_proj)
-        self._norm = _Normed(norm)
+        self._gate_up = product(mlp.gate_proj, mlp.up_proj)
+        self._down = product(mlp.down_proj)
+        self._norm = Normed(norm)
+        self._head_norms: Tensor | None = None
+        if isinstance(attention, DflashAttention):
+            counts = (config.num_attention_heads, config.num_key_value_heads)
+            self._head_norms = head_norms((attention.q_norm, attention.k_norm), counts)
+            self._epsilon = attention.q_norm.epsilon
 
     def __call__(
         self, normed: Tensor, residual: Tensor, angles: tuple[Tensor, Tensor], attend: Attend
@@ -78,11 +85,9 @@ class FusedLayer:
         """Runs the layer on its normed input [B, Q, W]; returns [B, Q, H]."""
         heads = self._heads(normed).view(*normed.shape[:2], -1, self._head_dim).transpose(1, 2)
         rotated = heads[:, : self._num_rotated]
-        # of the rolled halves the first is the second one negated
-        cos, sin = angles
-        half = self._head_dim // 2
-        signed = torch.cat([-sin[..., :half], sin[..., half:]], -1)
-        rotated = torch.addcmul(rotated * cos, rotated.roll(half, -1), signed)
+        if self._head_norms is not None:
+            rotated = normed_heads(rotated, self._head_norms, self._epsilon)
+        rotated = rotated_heads(rotated, angles)
         query, key = rotated[:, : self._num_heads], rotated[:, self._num_heads :]
         attended = attend(query, key, heads[:, self._num_rotated :])
         hidden = residual + self._output(attended.flatten(2))
@@ -96,10 +101,10 @@ class FusedEagle3:
     def __init__(self, head: Eagle3Head) -> None:
         layer = cast(Layer, head.layers[0])
         self._is_residual_normed = head.config.norm_before_residual
-        self._input, self._hidden = _Normed(layer.input_layernorm), _Normed(layer.hidden_norm)
-        self._final = _Normed(head.norm)
+        self._input, self._hidden = Normed(layer.input_layernorm), Normed(layer.hidden_norm)
+        self._final = Normed(head.norm)
         self._layer = FusedLayer(head, layer.self_attn, layer.mlp, layer.post_attention_layernorm)
-        self._fc, self._lm_head = _product(head.fc), _product(head.lm_head)
+        self._fc, self._lm_head = product(head.fc), product(head.lm_head)
 
     def fuse(self, states: tuple[Tensor, ...]) -> Tensor:
         """As `Head.fuse`."""
@@ -128,7 +133,7 @@ class FusedMtp:
 
     def __init__(self, head: MtpHead) -> None:
         self._modules = [_FusedModule(head, head.module(i)) for i in range(head.config.num_modules)]
-        self._lm_head = _product(head.lm_head)
+        self._lm_head = product(head.lm_head)
 
     def fuse(self, states: tuple[Tensor, ...]) -> Tensor:
         """As `Head.fuse`."""
@@ -153,9 +158,9 @@ class FusedMtp:
 
 class _FusedModule:
     def __init__(self, head: MtpHead, module: MtpModule) -> None:
-        self._enorm, self._hnorm = _Normed(module.enorm), _Normed(module.hnorm)
-        self._project = _product(module.eh_proj)
-        self._input, self.final = _Normed(module.input_layernorm), _Normed(module.norm)
+        self._enorm, self._hnorm = Normed(module.enorm), Normed(module.hnorm)
+        self._project = product(module.eh_proj)
+        self._input, self.final = Normed(module.input_layernorm), Normed(module.norm)
         norm = module.post_attention_layernorm
         self._layer = FusedLayer(head, module.self_attn, module.mlp, norm)
 
@@ -166,7 +171,7 @@ class _FusedModule:
         return self._layer(self._input(hidden), hidden, angles, attend)
 
 
-class _Normed:
+class Normed:
     """A norm without the lookups of a module."""
 
     def __init__(self, norm: Norm) -> None:
@@ -176,6 +181,27 @@ class _Normed:
         return functional.rms_norm(values, self._weight.shape, self._weight, self._epsilon)
 
 
-def _product(*layers: Any) -> Product:
+def head_norms(norms: Sequence[Norm], counts: Sequence[int]) -> Tensor:
+    """Weights of norms of single heads, each for as many heads in a row [heads, 1, D]."""
+    pairs = zip(norms, counts, strict=True)
+    return torch.cat([norm.weight.detach().expand(count, 1, -1) for norm, count in pairs])
+
+
+def normed_heads(heads: Tensor, weights: Tensor, epsilon: float) -> Tensor:
+    """Norms heads [B, heads, Q, D], each with a weight of its own [heads, 1, D]."""
+    return functional.rms_norm(heads, heads.shape[-1:], None, epsilon) * weights
+
+
+def rotated_heads(heads: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotates pairs of the halves of heads [B, heads, Q, D], as `rotate` in fewer calls."""
+    cos, sin = angles
+    half = heads.shape[-1] // 2
+    # of the rolled halves the first is the second one negated
+    signed = torch.cat([-sin[..., :half], sin[..., half:]], -1)
+    return torch.addcmul(heads * cos, heads.roll(half, -1), signed)
+
+
+def product(*layers: Any) -> Product:
+    """Products of one input with the matrices of several layers, one behind the other."""
     weights = [layer.weight.detach() for layer in layers]
     return Product(weights[0] if len(weights) == 1 else torch.cat(weights), None)
