@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fairdraft.cli.app import app
 from fairdraft.models import CausalLM, load_model
-from fairdraft.speculators.heads import kind_of_head
+from fairdraft.speculators.heads import SlotHead, kind_of_head
 from fairdraft.training import Corpus, HeadShape, Settings, read_corpus, train_eagle3, train_mtp
 from fairdraft.training import eagle3 as eagle3_training
 from fairdraft.training import mtp as mtp_training
@@ -67,6 +67,7 @@ def test_losses_are_those_of_drafting_from_every_position(
     torch.manual_seed(1)
     kind = eagle3_training if shape.num_modules is None else mtp_training
     head = kind.new_head(target, shape, ids, 3).eval()
+    assert isinstance(head, SlotHead)
     window = train.windows(1, 8, torch.Generator().manual_seed(2))
     teacher = Teacher(target, ids)
     states, probs = teacher(window, head.config.feature_layers, 5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -153,7 +152,7 @@ def train_head(
         "points": [asdict(point) for point in points],
     }
     if prompts:
-        most = min(4, most_drafts(head))
+        most = num_measured(head)
         report["acceptance"] = measured(target, folder, prompts, num_drafts=most, say=say)
     text = json.dumps(report, indent=1, default=list) + "\n"
     (folder / "training.json").write_text(text, encoding="utf-8")
@@ -169,11 +168,11 @@ def new_losses(head: Head, settings: Settings, *, compiled: bool) -> SlotLosses 
     return SlotLosses(head, settings, compiled=compiled)
 
 
-def most_drafts(head: Head) -> float:
-    """Drafts a round that a head is capable of."""
+def num_measured(head: Head) -> int:
+    """Drafts a round that acceptance is measured with: 4, or all that a head is capable of."""
     if isinstance(head, DflashHead):
-        return head.config.num_drafts
-    return head.num_modules if head.num_modules > 1 else math.inf
+        return min(4, head.config.num_drafts)
+    return min(4, head.num_modules) if head.num_modules > 1 else 4
 
 
 def measured(
