@@ -165,7 +165,9 @@ def test_public_layout_drafts_and_survives_being_saved(
     assert config.feature_layers == (flat_layers if name.startswith("flat") else (0, 1))
     assert config.mask_token_id == 11 and config.num_layers == 2
     assert config.target_name == (None if name.startswith("flat") else "some/target")
-    text = ids(with_head(target, folder).generate(PROMPTS, PARAMS))
+    llm = with_head(target, folder)
+    assert f"blocks of {config.num_drafts} drafts" in llm.describe()
+    text = ids(llm.generate(PROMPTS, PARAMS))
     save_head(head, tmp_path / "saved", dtype=torch.float32)
     again = load_dflash(tmp_path / "saved", target)
     assert again.config == config

@@ -70,6 +70,11 @@ class DflashSpeculator(HeadSpeculator):
         """0: nothing goes on from an output."""
         return 0
 
+    def describe(self, max_model_len: int) -> str:
+        """As `HeadSpeculator.describe`."""
+        num_drafts = self.head.head.config.num_drafts
+        return f"blocks of {num_drafts} drafts, {super().describe(max_model_len)}"
+
     def propose(self, state: DraftState) -> Guesses:
         """Drafts `max_draft_tokens` for each row; none past the head's own context.
 
@@ -80,10 +85,10 @@ class DflashSpeculator(HeadSpeculator):
         counts = state.max_draft_tokens.copy()
         counts[anchor > self.head.num_slots + 1] = 0
         most = int(counts.max(initial=0))
-        last = torch.from_numpy(state.token_ids[np.arange(len(anchor)), anchor - 1])
-        start = np.minimum(anchor - 1, self.head.num_slots)
         if not most:
             return Proposal.empty(state.num_rows)
+        last = torch.from_numpy(state.token_ids[np.arange(len(anchor)), anchor - 1])
+        start = np.minimum(anchor - 1, self.head.num_slots)
         hidden = self.head.block(last, start)[:, :most]
         return self._draw(state, counts, hidden, last)
 
