@@ -35,6 +35,7 @@ from fairdraft.speculators import (
     Proposal,
     SharedSampler,
     Speculator,
+    TargetMemory,
 )
 
 if TYPE_CHECKING:
@@ -189,8 +190,9 @@ class RoundRunner:
         self, speculator: Speculator, rows: RowTable, anchor: np.ndarray, limits: np.ndarray
     ) -> Guesses:
         sampler = self._new_sampler(rows, anchor, int(limits.max()))
+        memory = TargetMemory(self.cache, anchor - 1)
         proposal = speculator.propose(
-            DraftState(rows.token_ids[: rows.num_rows], anchor, limits, sampler)
+            DraftState(rows.token_ids[: rows.num_rows], anchor, limits, sampler, memory)
         )
         counts = proposal.num_draft_tokens.numpy()
         assert (counts >= 0).all() and (counts <= limits).all(), "more drafts than there is room"

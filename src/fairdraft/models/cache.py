@@ -11,9 +11,20 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-__all__ = ["RaggedCache"]
+__all__ = ["RaggedCache", "kept_layers"]
 
 _LENGTH_STEP = 16
+
+
+def kept_layers(outputs: Any) -> Any:
+    """Layers of the cache that a network made by itself, each with `keys` and `values`.
+
+    Args:
+        outputs: What it returned with `use_cache=True`.
+    """
+    # renamed in 5.24, where the old name warns
+    cache = getattr(outputs, "cache", None)
+    return (outputs.past_key_values if cache is None else cache).layers
 
 
 class RaggedCache(Cache):
@@ -123,6 +134,22 @@ class RaggedCache(Cache):
         values = self._write(self._values, value_states, layer_idx)
         rows = slice(self._first_row, self._first_row + key_states.shape[0])
         return keys[rows, :, : self._read_length], values[rows, :, : self._read_length]
+
+    def read(self, layer_idx: int, num_rows: int, read_length: int) -> tuple[Tensor, Tensor]:
+        """What one layer wrote, for a reader beside the model; changes nothing.
+
+        Args:
+            layer_idx: The layer; something must have been written there.
+            num_rows: Rows from the first on.
+            read_length: Slots wanted, at most `max_length`.
+
+        Returns:
+            Views [B, H, L, D] and [B, H, L, D'], L being `read_length` rounded up.
+        """
+        assert 0 < read_length <= self.max_length
+        length = min(self._round(read_length), self.length, self.max_length)
+        keys, values = self._keys[layer_idx], self._values[layer_idx]
+        return keys[:num_rows, :, :length], values[:num_rows, :, :length]
 
     def _write(self, store: dict[int, Tensor], states: Tensor, layer_idx: int) -> Tensor:
         num_heads, head_dim = states.shape[1], states.shape[3]

@@ -14,6 +14,7 @@ from fairdraft.speculators.eagle3 import Eagle3Speculator
 from fairdraft.speculators.eagle3_tree import Eagle3TreeSpeculator
 from fairdraft.speculators.features import Features
 from fairdraft.speculators.head import HeadSpeculator
+from fairdraft.speculators.memory import TargetMemory
 from fairdraft.speculators.mtp import MtpModulesSpeculator, MtpSpeculator, new_mtp
 from fairdraft.speculators.ngram import NgramSpeculator, lookup
 from fairdraft.speculators.past_outputs import PastOutputs
@@ -66,6 +67,7 @@ __all__ = [
     "Speculator",
     "SuffixSpeculator",
     "SuffixTreeSpeculator",
+    "TargetMemory",
     "TokenTree",
     "TreeProposal",
     "TreeSpeculator",

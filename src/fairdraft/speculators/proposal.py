@@ -23,6 +23,7 @@ from fairdraft.ops import PLACEHOLDER_TOKEN_ID, SparseLogits
 
 if TYPE_CHECKING:
     from fairdraft.speculators.features import Features
+    from fairdraft.speculators.memory import TargetMemory
     from fairdraft.speculators.sampler import CommonSampler, SharedSampler
     from fairdraft.speculators.token_tree import TokenTree
 
@@ -89,6 +90,8 @@ class DraftState:
         max_draft_tokens: Most drafts that each row has room for [B], from its limits alone.
         sampler: Draws drafts at the round's addresses, under each row's temperature and filters;
             under rule `common_noise` one that gives no laws.
+        memory: The target's keys and values at decided tokens, for this round alone; None where
+            there is no engine.
         max_nodes: Most nodes of a tree that each row has slots for [B]; None for chains.
     """
 
@@ -96,6 +99,7 @@ class DraftState:
     num_decided: np.ndarray
     max_draft_tokens: np.ndarray
     sampler: SharedSampler | CommonSampler
+    memory: TargetMemory | None = None
     max_nodes: np.ndarray | None = None
 
     @property

@@ -1,0 +1,102 @@
+"""Losses of a head that attends to its target's keys and values, which stay as they are.
+
+Step i continues every slot by i drafts at once, as a round does: the slot stays where it is, its
+queries see the target's keys and values up to there, and it reads what step i - 1 gave.
+
+Axes: B windows, W ids of a window, L slots, T steps, G key/value heads, D head size, C draft ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fairdraft.speculators.heads import SharedKvHead
+from fairdraft.training.losses import Losses
+from fairdraft.training.settings import Settings
+from fairdraft.training.ttt import draft_losses
+
+
+def recall_losses(
+    head: SharedKvHead,
+    window: Tensor,
+    state: Tensor,
+    memory: Mapping[int, tuple[Tensor, Tensor]],
+    probs: Tensor,
+    angles: tuple[Tensor, Tensor],
+    *,
+    num_drafts: int,
+    decay: float,
+    tv_weight: float,
+) -> Losses:
+    """Losses of a batch of windows, as `draft_losses` says.
+
+    Args:
+        head: In training mode, sharing the target's matrices.
+        window: Ids, int64 [B, W] with W = L + T.
+        state: The target's last, at the window's first L positions [B, L, H].
+        memory: Layer of the target to its keys and values there, each [B, G, L, D].
+        probs: As in `ttt_losses`.
+        angles: The head's, of the positions 0 to L - 1.
+        num_drafts: T.
+        decay: Weight of step i is decay^i.
+        tv_weight: Weight of 1 - sum_x min(p, q).
+    """
+    length = state.shape[1]
+
+    def recall(layer: int, query: Tensor) -> Tensor:
+        keys, values = (kept.to(query.dtype) for kept in memory[layer])
+        attended = functional.scaled_dot_product_attention(
+            query, keys, values, is_causal=True, enable_gqa=True
+        )
+        return attended.transpose(1, 2)
+
+    hidden, outputs = head.fuse((state,)), []
+    for step in range(num_drafts):
+        tokens = window[:, 1 + step : 1 + step + length]
+        outputs.append(head.recall(tokens, hidden, angles, recall))
+        hidden = head.carry(outputs[-1])
+    return draft_losses(head, outputs, probs, decay=decay, tv_weight=tv_weight)
+
+
+class RecallLosses:
+    """Losses of a head over its target's keys over batches.
+
+    Args:
+        head: In training mode, sharing the target's matrices.
+        settings: Of the training.
+        compiled: Compiles them.
+    """
+
+    def __init__(self, head: SharedKvHead, settings: Settings, *, compiled: bool) -> None:
+        self._head, self._settings = head, settings
+        positions = torch.arange(settings.length, device=head.first_weight.device)
+        self._angles = head.angles(positions[None])
+        self._losses = torch.compile(recall_losses, dynamic=False) if compiled else recall_losses
+
+    def __call__(
+        self,
+        window: Tensor,
+        states: tuple[Tensor, ...],
+        probs: Tensor,
+        generator: torch.Generator,
+    ) -> Losses:
+        """As `recall_losses`; keys and values follow the state, and nothing is drawn."""
+        settings = self._settings
+        state, *kept = states
+        layers = sorted(set(self._head.config.memory_layers))
+        memory = dict(zip(layers, zip(kept[::2], kept[1::2], strict=True), strict=True))
+        return self._losses(
+            self._head,
+            window,
+            state,
+            memory,
+            probs,
+            self._angles,
+            num_drafts=settings.num_drafts,
+            decay=settings.decay,
+            tv_weight=settings.tv_weight,
+        )
