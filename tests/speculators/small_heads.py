@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from fairdraft import LLM
 from fairdraft.models import load_model
+from fairdraft.models.cache import kept_layers
 from fairdraft.speculators.heads import (
     DflashConfig,
     DflashHead,
@@ -25,11 +26,14 @@ from fairdraft.speculators.heads import (
     Head,
     MtpConfig,
     MtpHead,
+    SharedKvConfig,
+    SharedKvHead,
     SlotHead,
     kind_of_head,
     load_dflash,
     load_head,
     load_mtp,
+    load_shared_kv,
     save_head,
 )
 from fairdraft.speculators.heads.layer import Attend
@@ -39,6 +43,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "eagle3": {},
     "mtp, one module": {"num_modules": 1},
     "mtp, modules": {"num_modules": 4},
+    "shared_kv_mtp": {"memory_layers": (1, 0)},
     "dflash": {"num_drafts": 5, "num_layers": 2},
     "dspark": {"num_drafts": 5, "anchor_first": True, "markov_rank": 6},
 }
@@ -66,6 +71,15 @@ def small_shape(target: Any) -> dict[str, Any]:
     }
 
 
+def rotations_of(target: Any) -> dict[str, Any]:
+    """What a head's queries share with the keys of a tiny Llama."""
+    return {
+        "num_key_value_heads": target.config.num_key_value_heads,
+        "head_dim": target.config.head_dim,
+        "rope_parameters": dict(target.config.rope_parameters),
+    }
+
+
 def save_small(
     target: Any,
     folder: Path,
@@ -75,6 +89,7 @@ def save_small(
     ids: list[int] | None = None,
     num_modules: int | None = None,
     num_drafts: int | None = None,
+    memory_layers: tuple[int, ...] | None = None,
     **changes: Any,
 ) -> Path:
     """Saves a random head in float32.
@@ -85,27 +100,31 @@ def save_small(
         seed, scale: Of its weights.
         ids: Those that it can draft; None for all.
         num_modules: Of a head for multi-token prediction.
-        num_drafts: Of a block of a DFlash head, or with a `markov_rank` of a DSpark head. Neither
-            makes an EAGLE-3 head.
+        num_drafts: Of a block of a DFlash head, or with a `markov_rank` of a DSpark head.
+        memory_layers: Of a head that shares its target's keys. None of these makes an EAGLE-3 head.
         changes: To its configuration.
     """
     if ids is not None:
         changes["draft_vocab_size"] = len(ids)
     torch.manual_seed(seed)
     target_ids = None if ids is None else torch.tensor(ids)
+    shape = small_shape(target)
+    if num_modules is not None or memory_layers is not None:
+        shape["feature_layers"] = (target.config.num_hidden_layers,)
+    shape |= changes
     if num_drafts is not None:
-        shape = small_shape(target) | changes
         shape["num_trained_steps"] = num_drafts
         if "markov_rank" in shape:
             head = DsparkHead(DsparkConfig(**shape), target_ids)
         else:
             head = DflashHead(DflashConfig(**shape), target_ids)
-    elif num_modules is None:
-        head = Eagle3Head(small_config(target, **changes), target_ids)
-    else:
-        changes = {"feature_layers": (target.config.num_hidden_layers,)} | changes
-        shape = small_shape(target) | changes
+    elif num_modules is not None:
         head = MtpHead(MtpConfig(**shape, num_modules=num_modules), target_ids)
+    elif memory_layers is not None:
+        shape |= rotations_of(target) | changes
+        head = SharedKvHead(SharedKvConfig(**shape, memory_layers=memory_layers), target_ids)
+    else:
+        head = Eagle3Head(Eagle3Config(**shape), target_ids)
     with torch.no_grad():
         for parameter in head.parameters():
             if parameter.ndim > 1:
@@ -126,7 +145,8 @@ def with_head(target: Any, folder: Path, num_drafts: int = 3, **options: Any) ->
 @functools.cache
 def loaded(target: Any, folder: Path) -> Head:
     """The head of a folder, joined to a target."""
-    loads = {"mtp": load_mtp, "dflash": load_dflash, "dspark": load_dflash}
+    loads = {"mtp": load_mtp, "shared_kv_mtp": load_shared_kv}
+    loads |= dict.fromkeys(("dflash", "dspark"), load_dflash)
     load = loads.get(str(kind_of_head(folder)), load_head)
     return load(folder, load_model(target))
 
@@ -139,6 +159,8 @@ def law_from_scratch(target: Any, folder: Path, text: list[int], drafts: list[in
 @torch.inference_mode()
 def law_of(target: Any, head: Head, text: list[int], drafts: list[int]) -> Tensor:
     """Draft logits over the head's ids after a decided text and drafts, without any cache."""
+    if isinstance(head, SharedKvHead):
+        return shared_kv_law(target, head, text, drafts)
     states = target(torch.tensor([text]), output_hidden_states=True).hidden_states
     hidden = head.fuse(tuple(states[layer][:, :-1] for layer in head.config.feature_layers))
     if isinstance(head, DflashHead):
@@ -181,6 +203,26 @@ def block_law(head: DflashHead, context: Tensor, last: int, draft: int) -> Tenso
     angles = head.angles(torch.arange(length, length + size)[None])
     outputs = head.block(head.embed(torch.tensor([last])), angles, attend_layer)
     return head.logits(head.drafting(outputs))[0, draft]
+
+
+def shared_kv_law(target: Any, head: SharedKvHead, text: list[int], drafts: list[int]) -> Tensor:
+    """`law_from_scratch` of a head over the target's keys of all tokens but the last."""
+    known = target(torch.tensor([text[:-1]]), output_hidden_states=True, use_cache=True)
+    hidden = head.fuse((known.hidden_states[head.config.feature_layers[0]][:, -1:],))
+
+    def recall(layer: int, query: Tensor) -> Tensor:
+        kept = kept_layers(known)[layer]
+        attended = functional.scaled_dot_product_attention(
+            query, kept.keys, kept.values, enable_gqa=True
+        )
+        return attended.transpose(1, 2)
+
+    angles = head.angles(torch.tensor([[len(text) - 2]]))
+    outputs = hidden
+    for step, token in enumerate([text[-1], *drafts]):
+        hidden = head.carry(outputs) if step else hidden
+        outputs = head.recall(torch.tensor([[token]]), hidden, angles, recall)
+    return head.logits(outputs)[0, -1]
 
 
 class Remembered:

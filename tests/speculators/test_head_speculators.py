@@ -11,8 +11,15 @@ import torch
 
 from fairdraft import LLM, SamplingParams
 from fairdraft.noise import Trace, TraceError
-from fairdraft.speculators import DflashSpeculator, DraftState, MtpModulesSpeculator, Proposal
-from fairdraft.speculators.heads import kind_of_head
+from fairdraft.speculators import (
+    DflashSpeculator,
+    DraftState,
+    MtpModulesSpeculator,
+    Proposal,
+    SharedKvSpeculator,
+    SharedSampler,
+)
+from fairdraft.speculators.heads import RecallingHead, kind_of_head
 from fairdraft.speculators.recurrent import RecurrentSpeculator
 from tests.engine.toys import ids, tiny_llama
 from tests.law import faults
@@ -32,7 +39,10 @@ class Recorder:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rounds: list[tuple[list[list[int]], Proposal]] = []
-        for kind in (RecurrentSpeculator, MtpModulesSpeculator, DflashSpeculator):
+        for kind in (
+            *(RecurrentSpeculator, MtpModulesSpeculator, SharedKvSpeculator),
+            DflashSpeculator,
+        ):
             monkeypatch.setattr(kind, "propose", self._recorded(kind.propose))
 
     def _recorded(self, propose: Any) -> Any:
@@ -83,6 +93,9 @@ def preempting(llm: LLM, at: tuple[int, ...]) -> LLM:
         (1, {"num_modules": 2}),
         (4, {"num_modules": 4}),
         (2, {"num_modules": 3, "ids": [0, 3, 7, 20, 21, 50, 96]}),
+        (4, {"memory_layers": (1,)}),
+        (3, {"memory_layers": (0, 1), "ids": [0, 3, 7, 20, 21, 50, 96], "num_attention_heads": 8}),
+        (2, {"memory_layers": (1,), "dtype": torch.float64}),
         (4, {"num_drafts": 4, "num_layers": 2}),
         (2, {"num_drafts": 5, "anchor_first": True, "ids": [0, 3, 7, 20, 21, 50, 96]}),
         (3, {"num_drafts": 3, "mask_token_id": 11, "dtype": torch.float64}),
@@ -114,10 +127,12 @@ def test_q_is_the_head_given_the_decided_text(
                 assert (found[others] == -torch.inf).all()
                 checked += 1
     assert checked > 10
-    assert llm.describe().count(str(kind_of_head(folder))) == 1
+    assert f"speculator: {kind_of_head(folder)}, " in llm.describe()
 
 
 KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+#: those that have keys and values of their own
+KEPT = {name: kind for name, kind in KINDS.items() if "memory_layers" not in kind}
 
 
 @pytest.mark.parametrize(
@@ -126,6 +141,7 @@ KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
         ("eagle3", "probabilistic"),
         ("mtp, one module", "greedy"),
         ("mtp, modules", "probabilistic"),
+        ("shared_kv_mtp", "probabilistic"),
         ("dspark", "probabilistic"),
     ],
 )
@@ -216,7 +232,7 @@ def test_near_the_limit_drafts_fit_the_room_that_is_left(
     assert ids(llm.generate(prompts, SamplingParams(temperature=0))) == ids(plain)
 
 
-@KIND
+@pytest.mark.parametrize("kind", KEPT.values(), ids=KEPT)
 def test_a_request_longer_than_the_head_goes_on_without_drafts(
     kind: dict[str, Any], recorder: Recorder, tmp_path: Path
 ) -> None:
@@ -310,3 +326,33 @@ def test_modules_draft_one_token_each(tmp_path: Path) -> None:
     assert metrics is not None
     assert len(metrics.drafted_per_position) == 3 == len(metrics.accepted_per_position)
     assert metrics.drafted_per_position[0] >= metrics.drafted_per_position[2] > 0
+
+
+def test_steps_over_the_targets_keys_stand_still_while_noise_moves_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With n decided tokens they stand at n - 2, up to the last position of the context."""
+    target = tiny_llama(0, max_model_len=24)
+    folder = save_small(target, tmp_path, memory_layers=(1,))
+    stood: list[np.ndarray] = []
+    named: list[tuple[np.ndarray, np.ndarray]] = []
+    angles, name = RecallingHead.angles, SharedSampler._named
+
+    def noted_angles(self: RecallingHead, positions: np.ndarray) -> Any:
+        stood.append(positions.copy())
+        return angles(self, positions)
+
+    def noted_name(self: SharedSampler, steps: np.ndarray) -> Any:
+        address = name(self, steps)
+        named.append((self.anchor.copy(), address.counter[:, 0].astype(np.int64)))
+        return address
+
+    monkeypatch.setattr(RecallingHead, "angles", noted_angles)
+    monkeypatch.setattr(SharedSampler, "_named", noted_name)
+    prompt = [(3 * i) % 97 for i in range(19)]
+    with_head(target, folder, 4).generate([prompt] * 3, SamplingParams(seed=5, n=2))
+    for positions, (anchor, drawn) in zip(stood, named, strict=True):
+        assert (positions == anchor - 2).all()
+        steps = np.arange(len(drawn) // len(anchor))[:, None]
+        assert (drawn == (anchor + steps).ravel()).all()
+    assert max(drawn.max() for _, drawn in named) == 22

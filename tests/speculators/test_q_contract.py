@@ -157,6 +157,7 @@ SAMPLED = {
     "eagle3": head(),
     "mtp, one module, 4 of 6 ids": head(num_modules=1, ids=[0, 2, 3, 5]),
     "mtp, modules": head(num_modules=NUM_DRAFTS),
+    "shared_kv_mtp": head(memory_layers=(1,)),
     "custom": custom(ByLastTwo()),
     "dflash": head(num_drafts=4, num_layers=2, scale=1.0),
     "dspark, 5 of 6 ids": head(**DSPARK, ids=[0, 1, 2, 3, 5]),

@@ -114,13 +114,13 @@ def test_other_heads_and_targets_are_refused(target: CausalLM, tmp_path: Path) -
         load_head(shared, target)
     with pytest.raises(ValueError, match="no modules for multi-token prediction"):
         load_mtp(shared, target)
-    for changes in ({"num_modules": 1}, {}):
-        other = save_small(target.model, tmp_path / str(changes), **changes)
+    for num_modules in (1, None):
+        other = save_small(target.model, tmp_path / str(num_modules), num_modules=num_modules)
         with pytest.raises(ValueError, match="is no head that shares its target's keys"):
             load_shared_kv(other, target)
     with pytest.raises(ValueError, match="'shared_kv_mtp' needs 'model', the folder of a head"):
         LLM(target, speculative_config={"method": "shared_kv_mtp"})
-    config = target.model.config.to_dict() | {"head_dim": 16}
+    config: dict[str, Any] = target.model.config.to_dict() | {"head_dim": 16}
     wider = LlamaForCausalLM(LlamaConfig(**config)).eval()
     with pytest.raises(ValueError, match="heads of 8; layer 1 of .* has 2 of 16"):
         with_head(wider, shared)
@@ -138,6 +138,7 @@ def test_other_heads_and_targets_are_refused(target: CausalLM, tmp_path: Path) -
 def test_a_shape_that_cannot_be_is_refused(
     changes: dict[str, Any], message: str, target: CausalLM
 ) -> None:
-    shape = small_shape(target.model) | rotations_of(target.model) | {"feature_layers": (2,)}
+    shape = small_shape(target.model) | rotations_of(target.model)
+    shape |= {"feature_layers": (2,), "memory_layers": (1,)}
     with pytest.raises(ValueError, match=message):
-        SharedKvConfig(**(shape | {"memory_layers": (1,)} | changes))
+        SharedKvConfig(**(shape | changes))

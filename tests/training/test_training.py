@@ -12,14 +12,22 @@ from typer.testing import CliRunner
 
 from fairdraft.cli.app import app
 from fairdraft.models import CausalLM, load_model
-from fairdraft.speculators.heads import SlotHead, kind_of_head
-from fairdraft.training import Corpus, HeadShape, Settings, read_corpus, train_eagle3, train_mtp
+from fairdraft.speculators.heads import kind_of_head
+from fairdraft.training import (
+    Corpus,
+    HeadShape,
+    Settings,
+    read_corpus,
+    train_eagle3,
+    train_mtp,
+    train_shared_kv_mtp,
+)
 from fairdraft.training import eagle3 as eagle3_training
 from fairdraft.training import mtp as mtp_training
-from fairdraft.training.head import frequent_ids
+from fairdraft.training import shared_kv_mtp as shared_kv_training
+from fairdraft.training.head import frequent_ids, memory_layers, new_losses
 from fairdraft.training.loop import STATE, Loop
 from fairdraft.training.teacher import Teacher
-from fairdraft.training.ttt import ttt_losses
 from tests.engine.toys import tiny_llama, word_tokenizer
 from tests.speculators.small_heads import law_of
 
@@ -56,6 +64,8 @@ def trained(target: CausalLM, corpus: Corpus, folder: Path, **changes: Any) -> d
         HeadShape((2,), 9),
         HeadShape(num_modules=1),
         HeadShape(num_modules=3, draft_vocab_size=9),
+        HeadShape(memory_layers=(1,)),
+        HeadShape(memory_layers=(1, 0), draft_vocab_size=9),
     ],
 )
 def test_losses_are_those_of_drafting_from_every_position(
@@ -66,14 +76,14 @@ def test_losses_are_those_of_drafting_from_every_position(
     ids = frequent_ids(train, target, shape.draft_vocab_size)
     torch.manual_seed(1)
     kind = eagle3_training if shape.num_modules is None else mtp_training
+    kind = kind if shape.memory_layers is None else shared_kv_training
     head = kind.new_head(target, shape, ids, 3).eval()
-    assert isinstance(head, SlotHead)
-    window = train.windows(1, 8, torch.Generator().manual_seed(2))
-    teacher = Teacher(target, ids)
-    states, probs = teacher(window, head.config.feature_layers, 5)
-    angles = head.angles(torch.arange(8)[None])
-    weights: dict[str, Any] = {"num_drafts": 3, "decay": 0.5, "tv_weight": 2.0}
-    losses = ttt_losses(head, window, states, probs, angles, **weights)
+    generator = torch.Generator().manual_seed(2)
+    window = train.windows(1, 8, generator)
+    teacher = Teacher(target, ids, memory_layers(head))
+    settings = Settings(length=5, num_drafts=3, decay=0.5, tv_weight=2.0)
+    losses_of = new_losses(head, settings, compiled=False)
+    losses = losses_of(window, *teacher(window, head.config.feature_layers, 5), generator)
     text = window[0].tolist()
     expected = torch.zeros(3, 2)
     for slot in range(5):
@@ -127,12 +137,35 @@ def test_trained_modules_draft_better_and_are_measured_one_by_one(
     assert [len(m["by_draft"]) for m in report["acceptance"]] == [2, 2, 2]
 
 
+def test_a_trained_head_over_the_targets_keys_drafts_better(
+    target: CausalLM, corpus: Corpus, tmp_path: Path
+) -> None:
+    report = trained(
+        target, corpus, tmp_path, train=train_shared_kv_mtp, num_prompts=1, settings={"steps": 30}
+    )
+    assert kind_of_head(tmp_path) == "shared_kv_mtp"
+    first, last = report["points"][0], report["points"][-1]
+    assert last["loss"] < first["loss"]
+    assert report["shape"]["memory_layers"] == (1,)
+    assert all(1 <= m["length"] <= 5 for m in report["acceptance"])
+
+
 def test_shapes_of_the_other_kind_are_refused(target: CausalLM) -> None:
     ids = torch.arange(VOCAB)
     with pytest.raises(ValueError, match="reads the last state, 2, alone"):
         mtp_training.new_head(target, HeadShape((1,)), ids, 2)
     with pytest.raises(ValueError, match="an EAGLE-3 head has one layer"):
         eagle3_training.new_head(target, HeadShape(num_modules=2), ids, 2)
+    with pytest.raises(ValueError, match="memory_layers = \\(1,\\): a head for .* keys of its own"):
+        mtp_training.new_head(target, HeadShape(memory_layers=(1,)), ids, 2)
+    for shape, message in (
+        (HeadShape((1,)), "reads the last state, 2, alone"),
+        (HeadShape(num_modules=2), "has layers, not modules"),
+        (HeadShape(memory_layers=(2,)), "memory layers \\[2\\].*keep every token are \\[0, 1\\]"),
+        (HeadShape(num_key_value_heads=4), "num_key_value_heads = 4.*has the target's"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            shared_kv_training.new_head(target, shape, ids, 2)
 
 
 def test_a_killed_training_resumes_and_ends_with_the_same_weights(
@@ -211,6 +244,15 @@ def test_the_command_trains_on_text_and_on_the_targets_own(tmp_path: Path) -> No
     config = json.loads((tmp_path / "blocks" / "config.json").read_text(encoding="utf-8"))
     assert config["markov_rank"] == 3
     assert config["transformer_layer_config"]["num_hidden_layers"] == 2
+    command[1] = "shared_kv_mtp"
+    command[command.index("-o") + 1] = str(tmp_path / "shared")
+    for options, code, message in (
+        (["--data", corpus, "--memory-layers", "0,1"], 0, "acceptance length"),
+        (["--data", corpus, "--memory-layers", "2"], 2, "that keep every token are [0, 1]"),
+        (["--data", corpus, "--memory-layers", "a"], 2, "--memory-layers 'a': write numbers"),
+    ):
+        result = runner.invoke(app, [*command, *options])
+        assert result.exit_code == code and message in result.output, result.output
 
 
 def test_data_without_usable_text_is_refused(target: CausalLM, tmp_path: Path) -> None:

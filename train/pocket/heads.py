@@ -7,6 +7,8 @@ python -m train.pocket.heads --head dflash --corpus out/eagle3/corpus.safetensor
     --output out/dflash
 python -m train.pocket.heads --head dspark --corpus out/eagle3/corpus.safetensors \\
     --output out/dspark
+python -m train.pocket.heads --head shared_kv_mtp --corpus out/eagle3/corpus.safetensors \\
+    --output out/shared_kv_mtp
 cp out/eagle3/config.json out/eagle3/model.safetensors src/fairdraft/pocket/eagle3/
 """
 
@@ -33,6 +35,7 @@ from fairdraft.training import (
     train_dspark,
     train_eagle3,
     train_mtp,
+    train_shared_kv_mtp,
 )
 from fairdraft.training.head import measured
 from train.pocket.teacher import Decoder, Sampling
@@ -64,6 +67,7 @@ TRAININGS = {
     "mtp": train_mtp,
     "dflash": train_dflash,
     "dspark": train_dspark,
+    "shared_kv_mtp": train_shared_kv_mtp,
 }
 # a step of `wide` reads 7.2 MB of float32 weights on a CPU, one of `light` 6.0, of `single` 6.6 and
 # one of the draft model 5.9; all of an EAGLE-3 head's token comes through its values, so one group
@@ -100,6 +104,15 @@ SHAPES = {
     "dflash": {
         name: HeadShape(**BLOCK, num_layers=num_layers, intermediate_size=width)
         for name, num_layers, width in (("deep", 2, 224), ("light", 1, 288))
+    },
+    "shared_kv_mtp": {
+        name: HeadShape(
+            draft_vocab_size=2048,
+            num_attention_heads=4,
+            intermediate_size=288,
+            memory_layers=layers,
+        )
+        for name, layers in (("light", (3,)), ("deep", (2, 3)))
     },
     "dspark": {
         name: HeadShape(**BLOCK, num_layers=layers, intermediate_size=width, markov_rank=rank)

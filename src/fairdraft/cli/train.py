@@ -69,6 +69,10 @@ Modules = Annotated[
     _number("1: a single module, applied again to its own output; or one a draft.", SHAPE),
 ]
 Layers = Annotated[int, _number("Decoder layers.", SHAPE)]
+MemoryLayers = Annotated[
+    str | None,
+    _number("Layers of the target, from 0, that are attended to, e.g. 3 or 2,3.", SHAPE),
+]
 MarkovRank = Annotated[int, _number("Rank of the bias by the token before.", SHAPE)]
 DraftVocabSize = Annotated[
     int | None, _number("Ids that are drafted: the most frequent ones.", SHAPE)
@@ -140,6 +144,36 @@ def mtp(
 
 
 @guarded
+def shared_kv_mtp(
+    data: Data,
+    output: Output,
+    model: options.Model = POCKET,
+    self_tokens: SelfTokens = 500_000,
+    resume: Resume = False,
+    steps: Steps = 2000,
+    minutes: Minutes = None,
+    batch: Batch = 16,
+    length: Length = 256,
+    learning_rate: LearningRate = 1e-3,
+    num_speculative_tokens: NumSpeculativeTokens = 5,
+    tv_weight: TvWeight = 0.0,
+    seed: Seed = 0,
+    compiled: Compiled = False,
+    memory_layers: MemoryLayers = None,
+    draft_vocab_size: DraftVocabSize = None,
+    intermediate_size: IntermediateSize = None,
+    tokenizer: options.Tokenizer = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+) -> int:
+    """Train a head without keys of its own, which attends to its target's.
+
+    Progress goes to stderr. A run that was stopped goes on with --resume.
+    """
+    return _train("shared_kv_mtp", locals())
+
+
+@guarded
 def dflash(
     data: Data,
     output: Output,
@@ -206,7 +240,8 @@ def dspark(
 
 def _train(kind: str, given: dict[str, Any]) -> int:
     """Trains a head from what a command was given, by the names of its parameters."""
-    feature_layers = _layers(given.get("feature_layers"))
+    feature_layers = _layers("feature", given.get("feature_layers"))
+    memory_layers = _layers("memory", given.get("memory_layers"))
     import torch
 
     from fairdraft import training
@@ -225,8 +260,9 @@ def _train(kind: str, given: dict[str, Any]) -> int:
     )
     same = ("draft_vocab_size", "num_key_value_heads", "intermediate_size")
     shape = training.HeadShape(
-        **{name: given[name] for name in same},
+        **{name: given.get(name) for name in same},
         feature_layers=feature_layers,
+        memory_layers=memory_layers,
         num_modules=given.get("modules"),
         num_layers=given.get("layers"),
         markov_rank=given.get("markov_rank"),
@@ -271,13 +307,13 @@ def _corpus(data: list[str], target: CausalLM, output: Path, self_tokens: int, s
     return corpus
 
 
-def _layers(text: str | None) -> tuple[int, ...] | None:
+def _layers(what: str, text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise UsageFault(f"--feature-layers {text!r}: write numbers, e.g. 2,16,29") from None
+        raise UsageFault(f"--{what}-layers {text!r}: write numbers, e.g. 2,16,29") from None
 
 
 def register(app: typer.Typer) -> None:
@@ -293,4 +329,5 @@ def register(app: typer.Typer) -> None:
     train.command(name="mtp")(mtp)
     train.command(name="dflash")(dflash)
     train.command(name="dspark")(dspark)
+    train.command(name="shared_kv_mtp")(shared_kv_mtp)
     app.add_typer(train)

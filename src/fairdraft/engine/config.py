@@ -15,19 +15,9 @@ from fairdraft.ops.verify import AnyRule
 from fairdraft.speculators import TokenTree, read_token_tree
 from fairdraft.speculators.heads import kind_of_head
 
-METHODS = (
-    "draft_model",
-    "ngram",
-    "suffix",
-    "prediction",
-    "eagle3",
-    "mtp",
-    "dflash",
-    "dspark",
-    "custom",
-)
 #: methods whose `model` is a head
-HEADS = ("eagle3", "mtp", "dflash", "dspark")
+HEADS = ("eagle3", "mtp", "shared_kv_mtp", "dflash", "dspark")
+METHODS = ("draft_model", "ngram", "suffix", "prediction", *HEADS, "custom")
 DRAFT_SAMPLE_METHODS = ("probabilistic", "greedy")
 #: names of embedded heads, and what `pocket.path` calls them
 POCKET_HEADS = {"pocket-eagle3": "eagle3"}
@@ -68,8 +58,8 @@ class SpeculativeConfig:
     """Which speculator proposes, and how many tokens a round.
 
     Attributes:
-        method: "draft_model", "ngram", "suffix", "prediction", "eagle3", "mtp", "dflash",
-            "dspark" or "custom"; None reads it from `model`.
+        method: "draft_model", "ngram", "suffix", "prediction", one of HEADS, or "custom"; None
+            reads it from `model`.
         model: Of the draft model: a path, a name, or a loaded `PreTrainedModel`. Of a head: its
             folder, or "pocket-eagle3". Of a custom speculator: see `speculators.new_custom`.
         tokenizer: Of a loaded draft model, so that its vocabulary can be compared; optional.

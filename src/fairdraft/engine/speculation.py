@@ -19,6 +19,7 @@ from fairdraft.speculators import (
     NgramSpeculator,
     PastOutputs,
     PredictionSpeculator,
+    SharedKvSpeculator,
     Speculator,
     SuffixSpeculator,
     SuffixTreeSpeculator,
@@ -31,9 +32,11 @@ from fairdraft.speculators.heads import (
     CachedHead,
     DsparkHead,
     HeadConfig,
+    RecallingHead,
     load_dflash,
     load_head,
     load_mtp,
+    load_shared_kv,
 )
 
 
@@ -77,6 +80,10 @@ def new_speculator(
         head = load_mtp(head_folder(config.model), target)
         cached = CachedHead(head, _num_slots(head.config, target))
         return new_mtp(cached, num_drafts, target.vocab_size, **options)
+    if config.method == "shared_kv_mtp":
+        head = load_shared_kv(head_folder(config.model), target)
+        recalling = RecallingHead(head, target.max_model_len)
+        return SharedKvSpeculator(recalling, num_drafts, target.vocab_size, **options)
     if config.method in ("dflash", "dspark"):
         return _new_blocks(config, target, options)
     draft = load_once(config.model, config.tokenizer, dtype, device, "draft")

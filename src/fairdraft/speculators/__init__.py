@@ -31,6 +31,7 @@ from fairdraft.speculators.proposal import (
 )
 from fairdraft.speculators.readers import OutputReader, RequestReader
 from fairdraft.speculators.sampler import CommonSampler, Drawn, Guessed, SharedSampler
+from fairdraft.speculators.shared_kv_mtp import SharedKvSpeculator
 from fairdraft.speculators.suffix import SuffixSpeculator
 from fairdraft.speculators.suffix_tree import SuffixTreeSpeculator
 from fairdraft.speculators.token_tree import TokenTree, read_token_tree
@@ -63,6 +64,7 @@ __all__ = [
     "PredictionSpeculator",
     "Proposal",
     "RequestReader",
+    "SharedKvSpeculator",
     "SharedSampler",
     "Speculator",
     "SuffixSpeculator",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairdraft.speculators.chain import DraftChain
 from fairdraft.speculators.features import Features
-from fairdraft.speculators.heads import CachedNetwork, DraftLaw, KeptOutputs
+from fairdraft.speculators.heads import CachedNetwork, DraftLaw, KeptOutputs, RecallingHead
 
 
 class HeadSpeculator:
@@ -21,7 +21,7 @@ class HeadSpeculator:
 
     def __init__(
         self,
-        head: CachedNetwork,
+        head: CachedNetwork | RecallingHead,
         num_speculative_tokens: int,
         vocab_size: int,
         *,
@@ -72,19 +72,22 @@ class HeadSpeculator:
 
     def admit_row(self, row: int) -> None:
         """Makes room for the row; its slots are filled when it is prefilled."""
-        self.head.cache.reserve(row + 1, 1)
+        for cache in self.head.caches:
+            cache.reserve(row + 1, 1)
         for kept in self._kept:
             kept.reserve(row)
 
     def move_row(self, source: int, destination: int) -> None:
         """Moves the row's keys, values and outputs."""
-        self.head.cache.move_row(source, destination)
+        for cache in self.head.caches:
+            cache.move_row(source, destination)
         for kept in self._kept:
             kept.move_row(source, destination)
 
     def drop_row(self, row: int) -> None:
         """Frees the row."""
-        self.head.cache.drop_row(row)
+        for cache in self.head.caches:
+            cache.drop_row(row)
         for kept in self._kept:
             kept.drop_row(row)
 

@@ -9,6 +9,7 @@ from fairdraft.training.head import HeadShape
 from fairdraft.training.mtp import train_mtp
 from fairdraft.training.selftext import sample_corpus
 from fairdraft.training.settings import Settings
+from fairdraft.training.shared_kv_mtp import train_shared_kv_mtp
 
 __all__ = [
     "Acceptance",
@@ -22,4 +23,5 @@ __all__ = [
     "train_dspark",
     "train_eagle3",
     "train_mtp",
+    "train_shared_kv_mtp",
 ]

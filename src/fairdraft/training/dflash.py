@@ -20,9 +20,7 @@ def new_head(target: CausalLM, shape: HeadShape, target_ids: Tensor, num_drafts:
     Raises:
         ValueError: If the target's layers give no shape, or the asked one does not fit.
     """
-    shape.refuse(
-        "a DFlash head", num_modules="has layers, not modules", markov_rank="has no such bias"
-    )
+    shape.refuse("a DFlash head", num_modules="has layers, not modules")
     config = DflashConfig(**block_shape(target, shape, len(target_ids), num_drafts))
     return settled(DflashHead(config, target_ids), target)
 

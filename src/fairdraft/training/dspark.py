@@ -26,7 +26,7 @@ def new_head(target: CausalLM, shape: HeadShape, target_ids: Tensor, num_drafts:
     Raises:
         ValueError: If the target's layers give no shape, or the asked one does not fit.
     """
-    shape.refuse("a DSpark head", num_modules="has layers, not modules")
+    shape.refuse("a DSpark head", own=("markov_rank",), num_modules="has layers, not modules")
     config = DsparkConfig(
         **block_shape(target, shape, len(target_ids), num_drafts),
         anchor_first=True,

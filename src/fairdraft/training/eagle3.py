@@ -21,9 +21,7 @@ def new_head(target: CausalLM, shape: HeadShape, target_ids: Tensor, num_drafts:
         ValueError: If the target's layers give no shape, or the asked one does not fit.
     """
     reason = "has one layer"
-    shape.refuse(
-        "an EAGLE-3 head", num_modules=reason, num_layers=reason, markov_rank="has no such bias"
-    )
+    shape.refuse("an EAGLE-3 head", num_modules=reason, num_layers=reason)
     base = base_shape(target, shape, len(target_ids), num_drafts)
     config = Eagle3Config(**base, feature_layers=chosen_layers(target, shape))
     return settled(Eagle3Head(config, target_ids), target)

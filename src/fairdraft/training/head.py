@@ -17,6 +17,7 @@ from fairdraft.models import CausalLM
 from fairdraft.speculators.heads import (
     DflashHead,
     Head,
+    SharedKvHead,
     SlotHead,
     default_feature_layers,
     join,
@@ -28,9 +29,16 @@ from fairdraft.training.corpus import Corpus
 from fairdraft.training.loop import Loop, Say
 from fairdraft.training.losses import Losses
 from fairdraft.training.picture import draw_curves
+from fairdraft.training.recall import RecallLosses
 from fairdraft.training.settings import Settings
 from fairdraft.training.teacher import Teacher
 from fairdraft.training.ttt import SlotLosses
+
+#: what one kind of head has, and why the others refuse it
+_FOREIGN = {
+    "markov_rank": "has no such bias",
+    "memory_layers": "has keys of its own",
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,8 @@ class HeadShape:
             apply one again to its own output, or as many as drafts a round.
         num_layers: Of a DFlash or DSpark head.
         markov_rank: Of the bias of a DSpark head.
+        memory_layers: Layers of the target, from 0, that a head without keys of its own attends
+            to, one for each of its layers; None for the last one that keeps every token.
     """
 
     feature_layers: tuple[int, ...] | None = None
@@ -57,18 +67,21 @@ class HeadShape:
     num_modules: int | None = None
     num_layers: int | None = None
     markov_rank: int | None = None
+    memory_layers: tuple[int, ...] | None = None
 
-    def refuse(self, kind: str, **reasons: str) -> None:
+    def refuse(self, kind: str, *, own: Sequence[str] = (), **reasons: str) -> None:
         """Refuses what a kind of head has no use for.
 
         Args:
             kind: What messages call the head.
-            reasons: By the name of what must be left out.
+            own: What it has of that which one kind alone has.
+            reasons: By the name of what else must be left out.
 
         Raises:
             ValueError: If one of them is given.
         """
-        for name, reason in reasons.items():
+        foreign = {name: reason for name, reason in _FOREIGN.items() if name not in own}
+        for name, reason in (foreign | reasons).items():
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} = {getattr(self, name)}: {kind} {reason}")
 
@@ -125,7 +138,7 @@ def train_head(
     own = head.own_parameters()
     count = sum(p.numel() for p in own.values())
     say(f"{count:,} parameters, {len(ids)} ids that cover {coverage:.2%} of the text")
-    teacher = Teacher(target, ids)
+    teacher = Teacher(target, ids, memory_layers(head))
     losses_of = new_losses(head.train(), settings, compiled=compiled)
 
     def losses_at(step: int) -> Losses:
@@ -160,8 +173,17 @@ def train_head(
     return report
 
 
-def new_losses(head: Head, settings: Settings, *, compiled: bool) -> SlotLosses | BlockLosses:
+def memory_layers(head: Head) -> list[int]:
+    """Layers of the target whose keys and values a head attends to, ascending."""
+    return sorted(set(head.config.memory_layers)) if isinstance(head, SharedKvHead) else []
+
+
+def new_losses(
+    head: Head, settings: Settings, *, compiled: bool
+) -> SlotLosses | BlockLosses | RecallLosses:
     """The losses that a kind of head is trained with."""
+    if isinstance(head, SharedKvHead):
+        return RecallLosses(head, settings, compiled=compiled)
     if isinstance(head, DflashHead):
         return BlockLosses(head, settings, compiled=compiled)
     assert isinstance(head, SlotHead)

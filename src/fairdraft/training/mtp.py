@@ -20,11 +20,7 @@ def new_head(target: CausalLM, shape: HeadShape, target_ids: Tensor, num_drafts:
     Raises:
         ValueError: If the target's layers give no shape, or the asked one does not fit.
     """
-    shape.refuse(
-        "a head for multi-token prediction",
-        num_layers="has modules of one layer",
-        markov_rank="has no such bias",
-    )
+    shape.refuse("a head for multi-token prediction", num_layers="has modules of one layer")
     count = shape.num_modules or 1
     if count not in (1, num_drafts):
         raise ValueError(

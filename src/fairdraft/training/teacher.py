@@ -1,6 +1,7 @@
 """What the frozen target says about a batch of windows, computed as it is needed.
 
-Axes: B windows, W ids of a window, L slots, H width of the target, C draft ids.
+Axes: B windows, W ids of a window, L slots, H width of the target, G key/value heads, D head size,
+C draft ids.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fairdraft.models import CausalLM
+from fairdraft.models.cache import kept_layers
 
 
 class Teacher:
@@ -20,9 +22,13 @@ class Teacher:
     Args:
         target: The target.
         target_ids: Ids that heads can draft, int64 [C].
+        memory_layers: Layers whose keys and values are wanted, ascending from 0.
     """
 
-    def __init__(self, target: CausalLM, target_ids: Tensor) -> None:
+    def __init__(
+        self, target: CausalLM, target_ids: Tensor, memory_layers: Sequence[int] = ()
+    ) -> None:
+        self._memory_layers = memory_layers
         self._network: Any = target.model.eval().requires_grad_(False)
         self._target_ids = target_ids.to(target.device)
         self._is_whole = len(target_ids) == target.padded_vocab_size
@@ -40,12 +46,17 @@ class Teacher:
             length: L.
 
         Returns:
-            The states at the first L positions, one [B, L, H] a layer, and the law after each of
-            the positions 1 to W - 1 over the draft ids [B, W - 1, C], float32; what is missing to
-            1 is the mass of the other ids.
+            The states at the first L positions, one [B, L, H] a layer, followed by keys and values
+            there [B, G, L, D] of each memory layer, and the law after each of the positions 1 to
+            W - 1 over the draft ids [B, W - 1, C], float32; what is missing to 1 is the mass of the
+            other ids.
         """
-        found = self._network(input_ids=window, use_cache=False, output_hidden_states=True)
+        use_cache = bool(self._memory_layers)
+        found = self._network(input_ids=window, use_cache=use_cache, output_hidden_states=True)
         states = tuple(found.hidden_states[layer][:, :length] for layer in layers)
+        for layer in self._memory_layers:
+            kept = kept_layers(found)[layer]
+            states += (kept.keys[:, :, :length], kept.values[:, :, :length])
         logits = found.logits[:, 1:, : self._vocab_size].float()
         if self._is_whole:
             return states, logits.softmax(-1)

@@ -12,11 +12,12 @@ Axes: B windows, W ids of a window, L slots, T steps, H width, C draft ids, V ta
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from fairdraft.speculators.heads import SlotHead
+from fairdraft.speculators.heads import Head, SlotHead
 from fairdraft.training.losses import Losses, distances
 from fairdraft.training.settings import Settings
 
@@ -61,10 +62,7 @@ def ttt_losses(
     decay: float,
     tv_weight: float,
 ) -> Losses:
-    """Losses of a batch of windows.
-
-    The cross-entropy counts each slot by the mass of p that the draft vocabulary holds; with the
-    whole vocabulary it is the published one.
+    """Losses of a batch of windows, as `draft_losses` says.
 
     Args:
         head: In training mode, sharing the target's matrices.
@@ -77,8 +75,24 @@ def ttt_losses(
         decay: Weight of step i is decay^i.
         tv_weight: Weight of 1 - sum_x min(p, q).
     """
-    length = window.shape[1] - num_drafts
     outputs = step_outputs(head, window, states, angles, num_drafts)
+    return draft_losses(head, outputs, probs, decay=decay, tv_weight=tv_weight)
+
+
+def draft_losses(
+    head: Head, outputs: Sequence[Tensor], probs: Tensor, *, decay: float, tv_weight: float
+) -> Losses:
+    """Losses of what the slots of each step give.
+
+    The cross-entropy counts each slot by the mass of p that the draft vocabulary holds; with the
+    whole vocabulary it is the published one.
+
+    Args:
+        head: Makes logits of them.
+        outputs: T times [B, L, H].
+        probs, decay, tv_weight: As in `ttt_losses`.
+    """
+    length = outputs[0].shape[1]
     entropies, overlaps = [], []
     total = outputs[0].new_zeros((), dtype=torch.float32)
     for step, hidden in enumerate(outputs):

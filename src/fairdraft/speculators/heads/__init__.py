@@ -9,6 +9,7 @@ from fairdraft.speculators.heads.checkpoint import (
     load_dflash,
     load_head,
     load_mtp,
+    load_shared_kv,
     save_head,
 )
 from fairdraft.speculators.heads.config import (
@@ -17,6 +18,7 @@ from fairdraft.speculators.heads.config import (
     Eagle3Config,
     HeadConfig,
     MtpConfig,
+    SharedKvConfig,
     default_feature_layers,
 )
 from fairdraft.speculators.heads.dflash import DflashHead, DflashLayer
@@ -26,6 +28,9 @@ from fairdraft.speculators.heads.kept import KeptOutputs
 from fairdraft.speculators.heads.law import DraftLaw
 from fairdraft.speculators.heads.mtp import MtpHead
 from fairdraft.speculators.heads.network import Eagle3Head
+from fairdraft.speculators.heads.recalling import RecallingHead
+from fairdraft.speculators.heads.shared_kv import SharedKvHead
+from fairdraft.speculators.heads.target_keys import full_layers, key_shape, rotations
 
 __all__ = [
     "CachedBlocks",
@@ -44,13 +49,20 @@ __all__ = [
     "KeptOutputs",
     "MtpConfig",
     "MtpHead",
+    "RecallingHead",
+    "SharedKvConfig",
+    "SharedKvHead",
     "SlotHead",
     "convert_head",
     "default_feature_layers",
+    "full_layers",
     "join",
+    "key_shape",
     "kind_of_head",
     "load_dflash",
     "load_head",
     "load_mtp",
+    "load_shared_kv",
+    "rotations",
     "save_head",
 ]

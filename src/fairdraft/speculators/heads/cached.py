@@ -31,6 +31,8 @@ class CachedNetwork:
 
     Attributes:
         num_slots: As given.
+        cache: Its keys and values.
+        caches: The same, for whoever moves rows.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class CachedNetwork:
         weight = head.first_weight
         self.device, self.dtype = weight.device, weight.dtype
         self.cache = RaggedCache(num_slots + num_spare)
+        self.caches = (self.cache,)
         self._network = network
         self._angles = (torch.empty(0), torch.empty(0))
 

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from fairdraft.models import CausalLM
-from fairdraft.speculators.heads import dflash_layout, mtp_layout
+from fairdraft.speculators.heads import dflash_layout, mtp_layout, shared_kv_layout
 from fairdraft.speculators.heads.config import (
     DflashConfig,
     DsparkConfig,
     Eagle3Config,
     HeadConfig,
     MtpConfig,
+    SharedKvConfig,
 )
 from fairdraft.speculators.heads.dflash import DflashHead
 from fairdraft.speculators.heads.dspark import DsparkHead
@@ -34,6 +35,8 @@ from fairdraft.speculators.heads.layouts import (
 )
 from fairdraft.speculators.heads.mtp import MtpHead
 from fairdraft.speculators.heads.network import Eagle3Head
+from fairdraft.speculators.heads.shared_kv import SharedKvHead
+from fairdraft.speculators.heads.target_keys import check_keys
 
 _MAPS = ("d2t", "t2d")
 
@@ -93,6 +96,29 @@ def load_mtp(folder: str | Path, target: CausalLM) -> MtpHead:
     return head
 
 
+def load_shared_kv(folder: str | Path, target: CausalLM) -> SharedKvHead:
+    """Loads a head that shares its target's keys and values, and joins it to its target.
+
+    Args:
+        folder: A checkpoint as `shared_kv_layout` describes it.
+        target: What it drafts for; the head takes its device and type.
+
+    Returns:
+        The head in evaluation mode, sharing the target's embedding and output rows.
+
+    Raises:
+        ValueError: As `load_head`.
+    """
+    name, path = str(folder), Path(folder).expanduser()
+    config = shared_kv_layout.read_config(peek_config(path), name)
+    check_target(config, target, name)
+    check_keys(config, target, name)
+    _, tensors = read_checkpoint(path)
+    head = SharedKvHead(config, target_ids(tensors, config, name))
+    _settle(head, tensors, target, name)
+    return head
+
+
 def load_dflash(folder: str | Path, target: CausalLM) -> DflashHead:
     """Loads a DFlash or DSpark head and joins it to its target.
 
@@ -135,6 +161,8 @@ def kind_of_head(folder: Path) -> str | None:
         return None
     if mtp_layout.states_mtp(config):
         return "mtp"
+    if shared_kv_layout.states_shared_kv(config):
+        return shared_kv_layout.KIND
     block = dflash_layout.kind_of(config)
     if block is not None:
         return block
@@ -226,6 +254,8 @@ def save_head(
     if isinstance(config, MtpConfig):
         content = mtp_layout.write_config(config, dtype)
         tensors = mtp_layout.write_tensors(tensors, config)
+    elif isinstance(config, SharedKvConfig):
+        content = shared_kv_layout.write_config(config, dtype)
     elif isinstance(config, DflashConfig):
         content = dflash_layout.write_config(config, dtype)
     else:

@@ -160,6 +160,37 @@ class MtpConfig(HeadConfig):
 
 
 @dataclass(frozen=True)
+class SharedKvConfig(HeadConfig):
+    """Shape of a head that attends to its target's keys and values, and reads its last state.
+
+    `num_key_value_heads`, `head_dim` and `rope_parameters` are the target's.
+
+    Attributes:
+        memory_layers: Layer of the target that each of its layers attends to, from 0.
+    """
+
+    memory_layers: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.memory_layers or min(self.memory_layers) < 0:
+            raise ValueError(
+                f"the head attends to the layers {list(self.memory_layers)}; name at least one, 0 "
+                "is the target's first"
+            )
+        if len(self.feature_layers) != 1:
+            raise ValueError(
+                f"the head reads the states {list(self.feature_layers)}; it takes the target's "
+                "last one alone"
+            )
+        if self.target_hidden_size != self.hidden_size:
+            raise ValueError(
+                f"the head is {self.hidden_size} wide and its target {self.target_hidden_size}; "
+                "it needs one width"
+            )
+
+
+@dataclass(frozen=True)
 class DflashConfig(HeadConfig):
     """Shape of a DFlash head, which drafts a whole block in one pass.
 
