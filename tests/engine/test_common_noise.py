@@ -95,6 +95,7 @@ SPECULATORS = {
     "eagle3": with_small_head(),
     "dflash": with_small_head(num_drafts=4),
     "dspark": with_small_head(num_drafts=3, anchor_first=True, markov_rank=5),
+    "dflash2": with_small_head(num_drafts=3, selector_top_k=4),
 }
 
 

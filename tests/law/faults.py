@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fairdraft.audit import faults as catalogue
+from fairdraft.audit.dense import dense_logits
 from fairdraft.audit.faults import FAULTS, Planting
 from fairdraft.audit.faults.noise_faults import clamped as clamped_positions
 
@@ -88,6 +89,31 @@ CONFIDENCE_OF_THE_DRAWN = Fault(
         "a draft is dropped where its own probability is below the threshold",
         "fairdraft.speculators.chain.DraftChain.draw",
         _of_the_drawn,
+        "q",
+    )
+)
+
+
+def _over_the_vocabulary(original: Callable[..., Any], planting: Planting) -> Callable[..., Any]:
+    def draw(self: Any, *args: Any, **options: Any) -> Any:
+        proposal = original(self, *args, **options)
+        laws = dense_logits(proposal.draft_logits, self.vocab_size)
+        if laws is None:
+            return proposal
+        # what is no candidate gets the logit of the worst one
+        worst = laws.masked_fill(laws == -torch.inf, torch.inf).amin(-1, keepdim=True)
+        return replace(proposal, draft_logits=torch.maximum(laws, worst))
+
+    return draw
+
+
+#: drafts are drawn from a few candidates, and the verifier is told a law over the vocabulary
+Q_OVER_THE_VOCABULARY = Fault(
+    catalogue.Fault(
+        "q-over-the-vocabulary",
+        "q is told over the vocabulary for drafts drawn from candidates",
+        "fairdraft.speculators.chain.DraftChain.draw",
+        _over_the_vocabulary,
         "q",
     )
 )

@@ -32,6 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "mtp, modules": {"seed": 18, "num_modules": 4},
     "shared_kv_mtp": {"seed": 21, "memory_layers": (1,)},
     "dflash": {"seed": 10, "scale": 1.0, "num_drafts": 3, "num_layers": 2},
+    "dflash2": {"seed": 17, "scale": 0.5, "num_drafts": 2, "selector_top_k": 3},
     "dspark": {"seed": 7, "scale": 1.0, "num_drafts": 3, "anchor_first": True, "markov_rank": 3},
 }
 KIND = pytest.mark.parametrize("kind", KINDS)
@@ -92,7 +93,7 @@ def test_planted_fault_is_refused(
     assert refused(found)
 
 
-@pytest.mark.parametrize("kind", ["dflash", "shared_kv_mtp"])
+@pytest.mark.parametrize("kind", ["dflash", "dflash2", "shared_kv_mtp"])
 def test_one_address_for_all_steps_of_a_round_is_refused(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -104,6 +105,15 @@ def test_one_address_for_all_steps_of_a_round_is_refused(
     """
     calls = faults.CONSTANT_OVER_STEPS.plant(monkeypatch)
     found = checks(llm_with_head(tmp_path, 2, kind), 0.1)
+    assert calls.count > 0
+    assert refused(found)
+
+
+def test_q_over_the_vocabulary_for_drafts_of_candidates_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls = faults.Q_OVER_THE_VOCABULARY.plant(monkeypatch)
+    found = checks(llm_with_head(tmp_path, 2, "dflash2"), 0.1)
     assert calls.count > 0
     assert refused(found)
 

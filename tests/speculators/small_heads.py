@@ -17,6 +17,8 @@ from fairdraft import LLM
 from fairdraft.models import load_model
 from fairdraft.models.cache import kept_layers
 from fairdraft.speculators.heads import (
+    Dflash2Config,
+    Dflash2Head,
     DflashConfig,
     DflashHead,
     DsparkConfig,
@@ -45,6 +47,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "mtp, modules": {"num_modules": 4},
     "shared_kv_mtp": {"memory_layers": (1, 0)},
     "dflash": {"num_drafts": 5, "num_layers": 2},
+    "dflash2": {"num_drafts": 5, "num_layers": 2, "selector_top_k": 4},
     "dspark": {"num_drafts": 5, "anchor_first": True, "markov_rank": 6},
 }
 
@@ -100,7 +103,8 @@ def save_small(
         seed, scale: Of its weights.
         ids: Those that it can draft; None for all.
         num_modules: Of a head for multi-token prediction.
-        num_drafts: Of a block of a DFlash head, or with a `markov_rank` of a DSpark head.
+        num_drafts: Of a block of a DFlash head, or with a `markov_rank` of a DSpark head, or with a
+            `selector_top_k` of a DFlash2 head.
         memory_layers: Of a head that shares its target's keys. None of these makes an EAGLE-3 head.
         changes: To its configuration.
     """
@@ -116,6 +120,10 @@ def save_small(
         shape["num_trained_steps"] = num_drafts
         if "markov_rank" in shape:
             head = DsparkHead(DsparkConfig(**shape), target_ids)
+        elif "selector_top_k" in shape:
+            shape.setdefault("conv_group_size", 8)
+            shape.setdefault("selector_rank", 6)
+            head = Dflash2Head(Dflash2Config(**shape), target_ids)
         else:
             head = DflashHead(DflashConfig(**shape), target_ids)
     elif num_modules is not None:
@@ -146,7 +154,7 @@ def with_head(target: Any, folder: Path, num_drafts: int = 3, **options: Any) ->
 def loaded(target: Any, folder: Path) -> Head:
     """The head of a folder, joined to a target."""
     loads = {"mtp": load_mtp, "shared_kv_mtp": load_shared_kv}
-    loads |= dict.fromkeys(("dflash", "dspark"), load_dflash)
+    loads |= dict.fromkeys(("dflash", "dflash2", "dspark"), load_dflash)
     load = loads.get(str(kind_of_head(folder)), load_head)
     return load(folder, load_model(target))
 
@@ -164,9 +172,12 @@ def law_of(target: Any, head: Head, text: list[int], drafts: list[int]) -> Tenso
     states = target(torch.tensor([text]), output_hidden_states=True).hidden_states
     hidden = head.fuse(tuple(states[layer][:, :-1] for layer in head.config.feature_layers))
     if isinstance(head, DflashHead):
-        law = block_law(head, hidden, text[-1], len(drafts))
+        output, before = block_outputs(head, hidden, text[-1])[0, len(drafts)], [*text, *drafts][-1]
+        if isinstance(head, Dflash2Head):
+            return candidate_law(head, output, before)
+        law = head.logits(output)
         if isinstance(head, DsparkHead):
-            law = law + head.bias(head.before(torch.tensor([*text, *drafts][-1])))
+            law = law + head.bias(head.before(torch.tensor(before)))
         return law
     assert isinstance(head, SlotHead)
     ids, length = torch.tensor([[*text, *drafts]]), len(text) - 1
@@ -185,8 +196,20 @@ def law_of(target: Any, head: Head, text: list[int], drafts: list[int]) -> Tenso
     return head.logits(hidden)[0, -1]
 
 
-def block_law(head: DflashHead, context: Tensor, last: int, draft: int) -> Tensor:
-    """Draft logits of one draft of a block, 0 for the first, behind a context [1, L, H]."""
+def candidate_law(head: Dflash2Head, output: Tensor, before: int) -> Tensor:
+    """Draft logits of a DFlash2 head from its output at a draft [H], candidate by candidate."""
+    logits = head.logits(output).float()
+    selector = head.candidate_selector
+    context = selector.predecessor_codebook[before] * selector.project(output)
+    law = torch.full_like(logits, -torch.inf)
+    ranked = sorted(range(len(logits)), key=lambda i: (-float(logits[i]), i))
+    for i in ranked[: head.config.selector_top_k]:
+        law[i] = logits[i] + (context * selector.successor_codebook[i]).sum()
+    return law
+
+
+def block_outputs(head: DflashHead, context: Tensor, last: int) -> Tensor:
+    """Outputs of a block's drafts [1, T, H] behind a context [1, L, H]."""
     length, size = context.shape[1], head.config.block_size
     # of a text of one token there is no context
     made = head.context(context, head.angles(torch.arange(length)[None])) if length else None
@@ -201,8 +224,7 @@ def block_law(head: DflashHead, context: Tensor, last: int, draft: int) -> Tenso
         return attend
 
     angles = head.angles(torch.arange(length, length + size)[None])
-    outputs = head.block(head.embed(torch.tensor([last])), angles, attend_layer)
-    return head.logits(head.drafting(outputs))[0, draft]
+    return head.drafting(head.block(head.embed(torch.tensor([last])), angles, attend_layer))
 
 
 def shared_kv_law(target: Any, head: SharedKvHead, text: list[int], drafts: list[int]) -> Tensor:

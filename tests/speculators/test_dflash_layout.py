@@ -268,7 +268,9 @@ def test_heads_of_other_methods_are_told_apart(target: CausalLM, tmp_path: Path)
     with pytest.raises(ValueError, match="a speculator of type 'dflash', not 'eagle3'"):
         load_head(folder, target)
     eagle = save_small(target.model, tmp_path / "eagle3")
-    with pytest.raises(ValueError, match="is no head of method dflash or dspark, but 'eagle3'"):
+    with pytest.raises(
+        ValueError, match="is no head of method dflash or dflash2 or dspark, but 'eagle3'"
+    ):
         load_dflash(eagle, target)
     config = {"method": "dspark", "model": folder, "num_speculative_tokens": 3}
     with pytest.raises(ValueError, match="holds a DFlash head, and method 'dspark' was asked for"):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fairdraft import LLM, SamplingParams
+from fairdraft.audit.dense import dense_logits
 from fairdraft.noise import Trace, TraceError
 from fairdraft.speculators import (
     DflashSpeculator,
@@ -52,8 +53,8 @@ class Recorder:
             ]
             proposal = propose(speculator, state)
             assert isinstance(proposal, Proposal)
-            laws = proposal.draft_logits
-            kept = laws.clone() if isinstance(laws, torch.Tensor) else None
+            laws = dense_logits(proposal.draft_logits, speculator.vocab_size)
+            kept = None if laws is None else laws.clone()
             self.rounds.append(
                 (texts, Proposal(proposal.token_ids, proposal.num_draft_tokens.clone(), kept))
             )
@@ -101,6 +102,8 @@ def preempting(llm: LLM, at: tuple[int, ...]) -> LLM:
         (3, {"num_drafts": 3, "mask_token_id": 11, "dtype": torch.float64}),
         (4, {"num_drafts": 4, "anchor_first": True, "markov_rank": 5}),
         (3, {"num_drafts": 5, "markov_rank": 5, "ids": [0, 3, 7, 20, 21, 50, 96]}),
+        (4, {"num_drafts": 4, "num_layers": 2, "selector_top_k": 3}),
+        (3, {"num_drafts": 4, "selector_top_k": 5, "ids": [0, 3, 7, 20, 21, 50, 96]}),
     ],
 )
 def test_q_is_the_head_given_the_decided_text(
@@ -142,6 +145,7 @@ KEPT = {name: kind for name, kind in KINDS.items() if "memory_layers" not in kin
         ("mtp, one module", "greedy"),
         ("mtp, modules", "probabilistic"),
         ("shared_kv_mtp", "probabilistic"),
+        ("dflash2", "probabilistic"),
         ("dspark", "probabilistic"),
     ],
 )

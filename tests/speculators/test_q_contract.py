@@ -23,10 +23,12 @@ import torch
 from scipy import stats
 
 from fairdraft import LLM, SamplingParams
+from fairdraft.audit.dense import dense_logits
 from fairdraft.audit.faults import FAULTS
 from fairdraft.speculators import DraftState, DsparkSpeculator, Proposal
 from fairdraft.speculators.chain import DraftChain
 from tests.engine.toys import speculating, tiny_llama
+from tests.law.faults import Q_OVER_THE_VOCABULARY
 from tests.speculators.small_heads import save_small, with_head
 
 VOCAB, NUM_DRAFTS, BATCH, CONTEXT = 6, 3, 200, 20
@@ -64,18 +66,15 @@ class Tables:
         """Counts one round."""
         drafts, counts = proposal.token_ids.numpy(), proposal.num_draft_tokens.numpy()
         temperature = state.sampler.temperature
-        if proposal.draft_logits is None:
+        logits = dense_logits(proposal.draft_logits, VOCAB)
+        if logits is None:
             for row, count in enumerate(counts):
                 text = tuple(state.token_ids[row, : state.num_decided[row]].tolist())
                 limit = int(state.max_draft_tokens[row])
                 self.points.setdefault((limit, *text), set()).add(tuple(drafts[row, :count]))
             return
-        assert isinstance(proposal.draft_logits, torch.Tensor)
         is_sampled = temperature > 0
-        scaled = (
-            proposal.draft_logits.double().numpy()
-            / np.where(is_sampled, temperature, 1)[:, None, None]
-        )
+        scaled = logits.double().numpy() / np.where(is_sampled, temperature, 1)[:, None, None]
         for step in range(drafts.shape[1]):
             rows = np.flatnonzero((counts > step) & is_sampled)
             law = np.exp(scaled[rows, step] - scaled[rows, step].max(-1, keepdims=True))
@@ -158,6 +157,9 @@ SAMPLED = {
     "mtp, one module, 4 of 6 ids": head(num_modules=1, ids=[0, 2, 3, 5]),
     "mtp, modules": head(num_modules=NUM_DRAFTS),
     "shared_kv_mtp": head(memory_layers=(1,)),
+    "dflash2, 3 of 5 ids": head(
+        num_drafts=NUM_DRAFTS, selector_top_k=3, ids=[0, 1, 3, 4, 5], scale=0.6
+    ),
     "custom": custom(ByLastTwo()),
     "dflash": head(num_drafts=4, num_layers=2, scale=1.0),
     "dspark, 5 of 6 ids": head(**DSPARK, ids=[0, 1, 2, 3, 5]),
@@ -167,6 +169,9 @@ STOPPED = {
     "draft_model": lambda folder: draft_model(folder, confidence_threshold=0.4),
     "eagle3": lambda folder: head(scale=2.0)(folder, confidence_threshold=0.4),
     "mtp, modules": lambda folder: head(scale=2.0, num_modules=NUM_DRAFTS)(
+        folder, confidence_threshold=0.4
+    ),
+    "dflash2": lambda folder: head(scale=0.6, num_drafts=NUM_DRAFTS, selector_top_k=4)(
         folder, confidence_threshold=0.4
     ),
     "custom": lambda folder: custom(ByLastTwo())(folder, confidence_threshold=0.4),
@@ -341,3 +346,12 @@ def test_a_law_other_than_the_one_drawn_from_is_refused(
         monkeypatch.undo()
     cut = {} if wrong == "without the bias" else {"dspark_draft_topk": 3}
     assert bool(run(head(**DSPARK)(tmp_path, **cut), "one text").failures()) == (wrong is not None)
+
+
+def test_q_over_the_vocabulary_for_drafts_of_candidates_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Q_OVER_THE_VOCABULARY.plant(monkeypatch)
+    build = head(num_drafts=NUM_DRAFTS, selector_top_k=3, scale=0.6)
+    assert run(build(tmp_path), "one text").failures()
+    assert calls.count > 0

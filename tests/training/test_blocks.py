@@ -11,9 +11,10 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairdraft.models import CausalLM, load_model
-from fairdraft.speculators.heads import DflashHead, DsparkHead, kind_of_head
+from fairdraft.speculators.heads import Dflash2Head, DflashHead, DsparkHead, kind_of_head
 from fairdraft.training import Corpus, HeadShape, Settings, train_dspark
 from fairdraft.training import dflash as dflash_training
+from fairdraft.training import dflash2 as dflash2_training
 from fairdraft.training import dspark as dspark_training
 from fairdraft.training.blocks import block_losses, block_outputs, random_anchors
 from fairdraft.training.head import frequent_ids
@@ -42,6 +43,7 @@ def corpus() -> Corpus:
         (dflash_training, HeadShape(num_layers=2, num_key_value_heads=1)),
         (dflash_training, HeadShape((2,), 9)),
         (dspark_training, HeadShape(markov_rank=4, draft_vocab_size=9)),
+        (dflash2_training, HeadShape(selector_rank=4, selector_top_k=5, draft_vocab_size=9)),
     ],
 )
 def test_losses_are_those_of_drafting_from_every_anchor(
@@ -52,6 +54,8 @@ def test_losses_are_those_of_drafting_from_every_anchor(
     ids = frequent_ids(train, target, shape.draft_vocab_size)
     torch.manual_seed(1)
     head = kind.new_head(target, shape, ids, NUM_DRAFTS).eval()
+    if isinstance(head, Dflash2Head):
+        stir(head)
     window = train.windows(2, LENGTH + NUM_DRAFTS, torch.Generator().manual_seed(2))
     states, probs = Teacher(target, ids)(window, head.config.feature_layers, LENGTH)
     angles = head.angles(torch.arange(LENGTH + NUM_DRAFTS + 1)[None])
@@ -64,21 +68,59 @@ def test_losses_are_those_of_drafting_from_every_anchor(
             for draft in range(NUM_DRAFTS):
                 decided, drafts = text[: anchor + 1], text[anchor + 1 : anchor + 1 + draft]
                 with torch.no_grad():
-                    log_q = law_of(target.model, head, decided, drafts).log_softmax(-1)
+                    law = law_of(target.model, head, decided, drafts)
+                    log_q, kept = law.log_softmax(-1), law.isfinite()
                     prefix = torch.tensor([[*decided, *drafts]])
                     p = target.model(prefix).logits[0, -1].softmax(-1)[ids]
                 overlap = torch.minimum(p, log_q.exp()).sum()
-                found = [-(p * log_q).sum(), overlap, torch.zeros(())]
+                found = [-(p * log_q)[kept].sum(), overlap, torch.zeros(())]
                 if isinstance(head, DsparkHead):
                     before = head.before(torch.tensor([*decided, *drafts][-1]))
                     odds = head.acceptance_logits(outputs[row, block, draft], before)
                     found[2] = binary_cross_entropy_with_logits(odds, overlap)
+                if isinstance(head, Dflash2Head):
+                    unary = head.logits(outputs[row, block, draft]).log_softmax(-1)
+                    found[2] = -(p * unary).sum()
                 expected[draft] += torch.stack(found) / 6
     torch.testing.assert_close(losses.cross_entropy, expected[:, 0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(losses.acceptance, expected[:, 1], rtol=1e-4, atol=1e-5)
     decayed = torch.tensor([1, 0.5, 0.25])
     total = (decayed * (expected[:, 0] + 2 * (1 - expected[:, 1]) + expected[:, 2])).sum()
     torch.testing.assert_close(losses.total.detach(), total, rtol=1e-4, atol=1e-5)
+
+
+def stir(head: Dflash2Head) -> None:
+    """Gives convolutions and scores that begin without effect some."""
+    with torch.no_grad():
+        for name, parameter in head.own_parameters().items():
+            if "conv" in name or "candidate_selector" in name:
+                parameter.normal_(0.0, 0.5)
+
+
+def test_candidates_begin_without_scores_and_all_parts_learn(
+    target: CausalLM, corpus: Corpus
+) -> None:
+    train, _ = corpus.split()
+    shape = HeadShape(selector_rank=4, selector_top_k=5)
+    head: Any = dflash2_training.new_head(target, shape, torch.arange(VOCAB), NUM_DRAFTS)
+    plain: Any = dflash_training.new_head(target, HeadShape(), torch.arange(VOCAB), NUM_DRAFTS)
+    plain.load_state_dict(head.state_dict(), strict=False)
+    window = train.windows(2, LENGTH + NUM_DRAFTS, torch.Generator().manual_seed(2))
+    states, probs = Teacher(target, torch.arange(VOCAB))(window, (1, 1, 2), LENGTH)
+    angles = head.angles(torch.arange(LENGTH + NUM_DRAFTS + 1)[None])
+    anchors = torch.tensor([[1, 3], [5, 2]])
+    outputs = [
+        block_outputs(any_head, window, anchors, states, angles) for any_head in (head, plain)
+    ]
+    torch.testing.assert_close(*outputs)
+    candidates = outputs[0].new_zeros(2, 2, NUM_DRAFTS, 5).long()
+    selector = head.candidate_selector
+    assert not selector.edges(selector.project(outputs[0]), window[:, :2, None], candidates).any()
+    stir(head)
+    losses = block_losses(head, window, anchors, states, probs, angles, decay=1.0, tv_weight=1.0)
+    losses.total.backward()
+    for name, parameter in head.own_parameters().items():
+        assert parameter.grad is not None and float(parameter.grad.abs().sum()) > 0, name
 
 
 def test_the_guess_of_acceptance_does_not_move_the_law(target: CausalLM, corpus: Corpus) -> None:
@@ -135,11 +177,17 @@ def test_a_trained_head_is_written_measured_and_drafts_better(
 
 def test_shapes_of_other_kinds_are_refused(target: CausalLM) -> None:
     ids = torch.arange(VOCAB)
-    for kind in (dflash_training, dspark_training):
+    for kind in (dflash_training, dflash2_training, dspark_training):
         with pytest.raises(ValueError, match="num_modules = 2: a D.* head has layers, not modules"):
             kind.new_head(target, HeadShape(num_modules=2), ids, 2)
         with pytest.raises(ValueError, match="has the states 0 to 2"):
             kind.new_head(target, HeadShape((3,)), ids, 2)
+    for shape, message in (
+        (HeadShape(markov_rank=4), "markov_rank = 4: a DFlash2 head has no such bias"),
+        (HeadShape(selector_top_k=24), "selector_top_k = 24; it must be from 1 to 23"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dflash2_training.new_head(target, shape, ids, 2)
     with pytest.raises(ValueError, match="markov_rank = 4: a DFlash head has no such bias"):
         dflash_training.new_head(target, HeadShape(markov_rank=4), ids, 2)
     head = dflash_training.new_head(target, HeadShape(), ids, 2)

@@ -163,6 +163,7 @@ def test_shapes_of_the_other_kind_are_refused(target: CausalLM) -> None:
         (HeadShape(num_modules=2), "has layers, not modules"),
         (HeadShape(memory_layers=(2,)), "memory layers \\[2\\].*keep every token are \\[0, 1\\]"),
         (HeadShape(num_key_value_heads=4), "num_key_value_heads = 4.*has the target's"),
+        (HeadShape(selector_top_k=4), "has no candidates"),
     ):
         with pytest.raises(ValueError, match=message):
             shared_kv_training.new_head(target, shape, ids, 2)
@@ -253,6 +254,10 @@ def test_the_command_trains_on_text_and_on_the_targets_own(tmp_path: Path) -> No
     ):
         result = runner.invoke(app, [*command, *options])
         assert result.exit_code == code and message in result.output, result.output
+    command[1] = "dflash2"
+    command[command.index("-o") + 1] = str(tmp_path / "dflash2")
+    result = runner.invoke(app, [*command, "--data", corpus, "--candidates", "5"])
+    assert result.exit_code == 0 and "acceptance length" in result.output, result.output
 
 
 def test_data_without_usable_text_is_refused(target: CausalLM, tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ MemoryLayers = Annotated[
     str | None,
     _number("Layers of the target, from 0, that are attended to, e.g. 3 or 2,3.", SHAPE),
 ]
+SelectorRank = Annotated[int | None, _number("Rank of the candidates' scores.", SHAPE)]
+Candidates = Annotated[int | None, _number("Candidates a draft.", SHAPE)]
 MarkovRank = Annotated[int, _number("Rank of the bias by the token before.", SHAPE)]
 DraftVocabSize = Annotated[
     int | None, _number("Ids that are drafted: the most frequent ones.", SHAPE)
@@ -206,6 +208,40 @@ def dflash(
 
 
 @guarded
+def dflash2(
+    data: Data,
+    output: Output,
+    model: options.Model = POCKET,
+    self_tokens: SelfTokens = 500_000,
+    resume: Resume = False,
+    steps: Steps = 2000,
+    minutes: Minutes = None,
+    batch: Batch = 16,
+    length: Length = 256,
+    learning_rate: LearningRate = 1e-3,
+    num_speculative_tokens: NumSpeculativeTokens = 5,
+    tv_weight: TvWeight = 0.0,
+    seed: Seed = 0,
+    compiled: Compiled = False,
+    feature_layers: FeatureLayers = None,
+    layers: Layers = 1,
+    selector_rank: SelectorRank = None,
+    candidates: Candidates = None,
+    draft_vocab_size: DraftVocabSize = None,
+    num_key_value_heads: NumKeyValueHeads = None,
+    intermediate_size: IntermediateSize = None,
+    tokenizer: options.Tokenizer = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+) -> int:
+    """Train a DFlash2 head: a DFlash head that chooses between a few candidates a draft.
+
+    Progress goes to stderr. A run that was stopped goes on with --resume.
+    """
+    return _train("dflash2", locals())
+
+
+@guarded
 def dspark(
     data: Data,
     output: Output,
@@ -266,6 +302,8 @@ def _train(kind: str, given: dict[str, Any]) -> int:
         num_modules=given.get("modules"),
         num_layers=given.get("layers"),
         markov_rank=given.get("markov_rank"),
+        selector_rank=given.get("selector_rank"),
+        selector_top_k=given.get("candidates"),
     )
     convert_weights(given["model"])
     target = load_model(given["model"], given["tokenizer"], device=given["device"])
@@ -328,6 +366,7 @@ def register(app: typer.Typer) -> None:
     train.command(name="eagle3")(eagle3)
     train.command(name="mtp")(mtp)
     train.command(name="dflash")(dflash)
+    train.command(name="dflash2")(dflash2)
     train.command(name="dspark")(dspark)
     train.command(name="shared_kv_mtp")(shared_kv_mtp)
     app.add_typer(train)

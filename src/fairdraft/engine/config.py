@@ -16,7 +16,7 @@ from fairdraft.speculators import TokenTree, read_token_tree
 from fairdraft.speculators.heads import kind_of_head
 
 #: methods whose `model` is a head
-HEADS = ("eagle3", "mtp", "shared_kv_mtp", "dflash", "dspark")
+HEADS = ("eagle3", "mtp", "shared_kv_mtp", "dflash", "dflash2", "dspark")
 METHODS = ("draft_model", "ngram", "suffix", "prediction", *HEADS, "custom")
 DRAFT_SAMPLE_METHODS = ("probabilistic", "greedy")
 #: names of embedded heads, and what `pocket.path` calls them

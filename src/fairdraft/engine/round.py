@@ -386,7 +386,9 @@ def _observation(
 
 
 def _host(laws: Tensor | ops.SparseLogits | None) -> Tensor | ops.SparseLogits | None:
-    return laws.cpu() if isinstance(laws, Tensor) else laws
+    if isinstance(laws, ops.SparseLogits):
+        return ops.SparseLogits(laws.token_ids.cpu(), laws.logits.cpu())
+    return None if laws is None else laws.cpu()
 
 
 def sources_of(accepted: np.ndarray, last: np.ndarray, width: int) -> np.ndarray:

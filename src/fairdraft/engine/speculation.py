@@ -9,6 +9,7 @@ from fairdraft import pocket
 from fairdraft.engine.config import POCKET_HEADS, SpeculativeConfig
 from fairdraft.models import CausalLM, load_model
 from fairdraft.speculators import (
+    Dflash2Speculator,
     DflashSpeculator,
     DraftModelSpeculator,
     DraftModelTreeSpeculator,
@@ -30,6 +31,7 @@ from fairdraft.speculators import (
 from fairdraft.speculators.heads import (
     CachedBlocks,
     CachedHead,
+    Dflash2Head,
     DsparkHead,
     HeadConfig,
     RecallingHead,
@@ -84,7 +86,7 @@ def new_speculator(
         head = load_shared_kv(head_folder(config.model), target)
         recalling = RecallingHead(head, target.max_model_len)
         return SharedKvSpeculator(recalling, num_drafts, target.vocab_size, **options)
-    if config.method in ("dflash", "dspark"):
+    if config.method in ("dflash", "dflash2", "dspark"):
         return _new_blocks(config, target, options)
     draft = load_once(config.model, config.tokenizer, dtype, device, "draft")
     vocabulary = match_vocabularies(
@@ -197,8 +199,8 @@ def _new_blocks(
 ) -> DflashSpeculator:
     head = load_dflash(head_folder(config.model), target)
     blocks = CachedBlocks(head, _num_slots(head.config, target))
-    is_dspark = isinstance(head, DsparkHead)
-    if is_dspark != (config.method == "dspark"):
+    is_dspark, is_dflash2 = isinstance(head, DsparkHead), isinstance(head, Dflash2Head)
+    if config.method != ("dspark" if is_dspark else "dflash2" if is_dflash2 else "dflash"):
         raise ValueError(
             f"{str(config.model)!r} holds {head.kind}, and method {config.method!r} was asked for; "
             "leave 'method' out, and it is read from the head"
@@ -206,7 +208,8 @@ def _new_blocks(
     arguments = (blocks, config.num_speculative_tokens, target.vocab_size)
     if is_dspark:
         return DsparkSpeculator(*arguments, draft_top_k=config.dspark_draft_topk, **options)
-    return DflashSpeculator(*arguments, **options)
+    new = Dflash2Speculator if is_dflash2 else DflashSpeculator
+    return new(*arguments, **options)
 
 
 def _num_slots(config: HeadConfig, target: CausalLM) -> int:

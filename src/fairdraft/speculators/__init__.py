@@ -7,6 +7,7 @@ from fairdraft.speculators.custom import (
     PointSpeculator,
 )
 from fairdraft.speculators.dflash import DflashSpeculator
+from fairdraft.speculators.dflash2 import Dflash2Speculator
 from fairdraft.speculators.draft_model import DraftModelSpeculator
 from fairdraft.speculators.draft_model_tree import DraftModelTreeSpeculator
 from fairdraft.speculators.dspark import DsparkSpeculator
@@ -39,6 +40,7 @@ from fairdraft.speculators.vocabulary import VocabularyMap, match_vocabularies
 
 __all__ = [
     "CommonSampler",
+    "Dflash2Speculator",
     "DflashSpeculator",
     "DraftFunction",
     "DraftLogits",

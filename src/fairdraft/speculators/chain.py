@@ -1,6 +1,6 @@
 """Drawing a chain of drafts, one after the other, from whatever gives their logits.
 
-Axes: B rows, K drafted, N rows that draft at a step, V vocabulary of the target.
+Axes: B rows, K drafted, N rows that draft at a step, C candidates, V vocabulary of the target.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraft.ops import PLACEHOLDER_TOKEN_ID, RowError
+from fairdraft.ops import PLACEHOLDER_TOKEN_ID, RowError, SparseLogits
 from fairdraft.ops.arithmetic import GREEDY_TEMPERATURE
 from fairdraft.speculators.proposal import DraftState, Guesses, Proposal
 from fairdraft.speculators.sampler import Drawn, SharedSampler
@@ -56,6 +56,7 @@ class DraftChain:
         counts: np.ndarray,
         next_logits: NextLogits,
         confidence: Confidence | None = None,
+        candidates: Tensor | None = None,
     ) -> Guesses:
         """Draws `counts` drafts a row: a Proposal, or Guesses where the sampler gives no laws.
 
@@ -64,6 +65,8 @@ class DraftChain:
             counts: Drafts of each row [B], int64; changed where a row stops or fails.
             next_logits: Called once a step, in order, with rows in ascending order.
             confidence: A guess in place of the law's largest probability, called before it.
+            candidates: Ids [B, K, C] beyond which all logits are -inf; q is handed on for them
+                alone. None for q over the vocabulary.
 
         Noise:
             One race for each draft as its sampler says, none when greedy.
@@ -74,7 +77,10 @@ class DraftChain:
         # filled through NumPy, which writes a few numbers several times faster than torch
         drafts = np.full((state.num_rows, num_steps), PLACEHOLDER_TOKEN_ID)
         has_laws = isinstance(state.sampler, SharedSampler)
-        laws = self._law_buffer(state, num_steps) if has_laws and not self.greedy else None
+        if candidates is not None:
+            candidates = candidates[:, :num_steps].to(state.sampler.device)
+        size = self.vocab_size if candidates is None else candidates.shape[2]
+        laws = self._law_buffer(state, num_steps, size) if has_laws and not self.greedy else None
         errors: dict[int, str] = {}
         rows = np.flatnonzero(counts > 0)
         num_shared = int(counts[rows].min())
@@ -106,7 +112,10 @@ class DraftChain:
             drafts[index, step - 1] = drawn.token_ids.numpy()
             if laws is not None and isinstance(drawn, Drawn):
                 place = index if isinstance(index, slice) else torch.from_numpy(index)
-                laws[place, step - 1] = drawn.logits
+                law = drawn.logits
+                if candidates is not None:
+                    law = law.gather(1, candidates[place, step - 1])
+                laws[place, step - 1] = law
             error = drawn.error.numpy()
             if error.any():
                 errors |= self._note_errors(rows, error, step)
@@ -116,10 +125,12 @@ class DraftChain:
             # what is not drafted is not scored
             drafts = np.ascontiguousarray(drafts[:, :num_left])
             laws = None if laws is None or not num_left else laws[:, :num_left].contiguous()
+            candidates = None if candidates is None else candidates[:, :num_left].contiguous()
         token_ids, num_drafts = torch.from_numpy(drafts), torch.from_numpy(counts)
         if not has_laws:
             return Guesses(token_ids, num_drafts, errors=errors or None)
-        return Proposal(token_ids, num_drafts, laws, errors=errors or None)
+        q = laws if laws is None or candidates is None else SparseLogits(candidates, laws)
+        return Proposal(token_ids, num_drafts, q, errors=errors or None)
 
     def error(self, step: int, code: int) -> str:
         """What a row's message says when a draft of the round could not be drawn."""
@@ -134,9 +145,9 @@ class DraftChain:
         counts[rows[~is_kept]] = step - 1
         return np.flatnonzero(is_kept)
 
-    def _law_buffer(self, state: DraftState, num_steps: int) -> Tensor:
+    def _law_buffer(self, state: DraftState, num_steps: int, num_ids: int) -> Tensor:
         device = state.sampler.device
-        shape = (state.num_rows, num_steps, self.vocab_size)
+        shape = (state.num_rows, num_steps, num_ids)
         size = math.prod(shape)
         if self._laws.numel() < size or self._laws.device != device:
             self._laws = torch.empty(size, device=device)

@@ -3,6 +3,7 @@
 from fairdraft.training.acceptance import Acceptance, measure_acceptance
 from fairdraft.training.corpus import Corpus, read_corpus
 from fairdraft.training.dflash import train_dflash
+from fairdraft.training.dflash2 import train_dflash2
 from fairdraft.training.dspark import train_dspark
 from fairdraft.training.eagle3 import train_eagle3
 from fairdraft.training.head import HeadShape
@@ -20,6 +21,7 @@ __all__ = [
     "read_corpus",
     "sample_corpus",
     "train_dflash",
+    "train_dflash2",
     "train_dspark",
     "train_eagle3",
     "train_mtp",

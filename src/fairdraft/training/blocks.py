@@ -5,7 +5,7 @@ the target's states before the anchor are made into, and all of their own block,
 window's text from the anchor on nor another block (Chen, Liang and Liu 2026, DFlash).
 
 Axes: B windows, W ids of a window, L slots, A blocks, Q queries of a block, T drafts of it, H
-width, C draft ids.
+width, C draft ids, K candidates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fairdraft.speculators.heads import DflashHead, DsparkHead
+from fairdraft.speculators.heads import Dflash2Head, DflashHead, DsparkHead
 from fairdraft.training.losses import Losses, distances
 from fairdraft.training.settings import Settings
 
@@ -73,7 +73,9 @@ def block_losses(
     """Losses of the blocks of a batch of windows.
 
     A DSpark head reads the window's own token before each draft, as after a draft that was
-    accepted, and learns to guess sum_x min(p, q) by binary cross-entropy.
+    accepted, and learns to guess sum_x min(p, q) by binary cross-entropy. A DFlash2 head reads it
+    too; its q is over the candidates, and the logits that choose them learn by cross-entropy with
+    all of p on top.
 
     Args:
         head: In training mode, sharing the target's matrices.
@@ -98,9 +100,15 @@ def block_losses(
         if head.confidence_head is not None:
             # what drafts are drawn from does not change for the sake of the guess
             guessed = head.acceptance_logits(hidden.detach(), before.detach())
-    entropy, overlap = distances(probs[rows, place], logits.log_softmax(-1))
+    p, log_q = probs[rows, place], logits.log_softmax(-1)
+    loss = logits.new_zeros(())
+    if isinstance(head, Dflash2Head):
+        loss = distances(p, log_q)[0]
+        before = window[rows, anchors[..., None] + offsets]
+        p, log_q = of_candidates(head, hidden, before, logits, p)
+    entropy, overlap = distances(p, log_q)
     weights = decay**offsets
-    loss = entropy + tv_weight * (1 - overlap)
+    loss = loss + entropy + tv_weight * (1 - overlap)
     if guessed is not None:
         loss = loss + binary_cross_entropy_with_logits(guessed, overlap.detach(), reduction="none")
     return Losses(
@@ -108,6 +116,25 @@ def block_losses(
         entropy.mean((0, 1)).detach(),
         overlap.mean((0, 1)).detach(),
     )
+
+
+def of_candidates(
+    head: Dflash2Head, hidden: Tensor, before: Tensor, logits: Tensor, probs: Tensor
+) -> tuple[Tensor, Tensor]:
+    """p and log q of a DFlash2 head on the candidates of each draft, each [..., K].
+
+    Args:
+        head: The head.
+        hidden: Outputs at the drafts [..., H].
+        before: Target id of the token before each, int64 [...].
+        logits: Of the output head, float32 [..., C].
+        probs: p over the draft ids [..., C].
+    """
+    selector = head.candidate_selector
+    candidates = logits.detach().topk(head.config.selector_top_k).indices
+    # one product over all ids, in place of a lookup for each candidate
+    scores = logits + selector.all_edges(selector.project(hidden), before)
+    return probs.gather(-1, candidates), scores.gather(-1, candidates).log_softmax(-1)
 
 
 def block_outputs(

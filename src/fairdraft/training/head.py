@@ -37,6 +37,8 @@ from fairdraft.training.ttt import SlotLosses
 #: what one kind of head has, and why the others refuse it
 _FOREIGN = {
     "markov_rank": "has no such bias",
+    "selector_rank": "has no candidates",
+    "selector_top_k": "has no candidates",
     "memory_layers": "has keys of its own",
 }
 
@@ -53,8 +55,10 @@ class HeadShape:
         intermediate_size: Width of the MLP.
         num_modules: Of a head for multi-token prediction, which reads the last state alone: 1 to
             apply one again to its own output, or as many as drafts a round.
-        num_layers: Of a DFlash or DSpark head.
+        num_layers: Of a DFlash, DFlash2 or DSpark head.
         markov_rank: Of the bias of a DSpark head.
+        selector_rank: Of the candidates' scores of a DFlash2 head.
+        selector_top_k: Candidates of a DFlash2 head.
         memory_layers: Layers of the target, from 0, that a head without keys of its own attends
             to, one for each of its layers; None for the last one that keeps every token.
     """
@@ -67,6 +71,8 @@ class HeadShape:
     num_modules: int | None = None
     num_layers: int | None = None
     markov_rank: int | None = None
+    selector_rank: int | None = None
+    selector_top_k: int | None = None
     memory_layers: tuple[int, ...] | None = None
 
     def refuse(self, kind: str, *, own: Sequence[str] = (), **reasons: str) -> None:

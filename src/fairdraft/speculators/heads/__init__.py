@@ -13,6 +13,7 @@ from fairdraft.speculators.heads.checkpoint import (
     save_head,
 )
 from fairdraft.speculators.heads.config import (
+    Dflash2Config,
     DflashConfig,
     DsparkConfig,
     Eagle3Config,
@@ -22,6 +23,12 @@ from fairdraft.speculators.heads.config import (
     default_feature_layers,
 )
 from fairdraft.speculators.heads.dflash import DflashHead, DflashLayer
+from fairdraft.speculators.heads.dflash2 import (
+    BlockConvolution,
+    CandidateSelector,
+    Dflash2Head,
+    best_ids,
+)
 from fairdraft.speculators.heads.dspark import DsparkHead
 from fairdraft.speculators.heads.head import Head, SlotHead
 from fairdraft.speculators.heads.kept import KeptOutputs
@@ -33,9 +40,13 @@ from fairdraft.speculators.heads.shared_kv import SharedKvHead
 from fairdraft.speculators.heads.target_keys import full_layers, key_shape, rotations
 
 __all__ = [
+    "BlockConvolution",
     "CachedBlocks",
     "CachedHead",
     "CachedNetwork",
+    "CandidateSelector",
+    "Dflash2Config",
+    "Dflash2Head",
     "DflashConfig",
     "DflashHead",
     "DflashLayer",
@@ -53,6 +64,7 @@ __all__ = [
     "SharedKvConfig",
     "SharedKvHead",
     "SlotHead",
+    "best_ids",
     "convert_head",
     "default_feature_layers",
     "full_layers",

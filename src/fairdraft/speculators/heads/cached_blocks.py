@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairdraft.models.attention import attend
 from fairdraft.models.masks import AlignedMasks, AttentionKind, additive_mask
-from fairdraft.models.packing import can_pack
+from fairdraft.models.packing import can_pack, pack_linear_layers
 from fairdraft.speculators.heads.cached import CachedNetwork
 from fairdraft.speculators.heads.dflash import DflashHead
 from fairdraft.speculators.heads.fused_blocks import FusedBlocks, is_written_out
@@ -36,6 +36,8 @@ class CachedBlocks(CachedNetwork):
 
     def __init__(self, head: DflashHead, num_slots: int) -> None:
         network = FusedBlocks(head) if can_pack(head) and is_written_out(head) else head
+        if network is head and can_pack(head):
+            pack_linear_layers(head)
         super().__init__(head, network, num_slots, num_spare=head.config.block_size)
         self._masks = AlignedMasks(self.cache.max_length, self.dtype, self.device)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from fairdraft.models import CausalLM
 from fairdraft.speculators.heads import dflash_layout, mtp_layout, shared_kv_layout
 from fairdraft.speculators.heads.config import (
+    Dflash2Config,
     DflashConfig,
     DsparkConfig,
     Eagle3Config,
@@ -20,6 +21,7 @@ from fairdraft.speculators.heads.config import (
     SharedKvConfig,
 )
 from fairdraft.speculators.heads.dflash import DflashHead
+from fairdraft.speculators.heads.dflash2 import Dflash2Head
 from fairdraft.speculators.heads.dspark import DsparkHead
 from fairdraft.speculators.heads.files import peek_config, read_checkpoint, write_checkpoint
 from fairdraft.speculators.heads.head import Head
@@ -120,7 +122,7 @@ def load_shared_kv(folder: str | Path, target: CausalLM) -> SharedKvHead:
 
 
 def load_dflash(folder: str | Path, target: CausalLM) -> DflashHead:
-    """Loads a DFlash or DSpark head and joins it to its target.
+    """Loads a DFlash, DFlash2 or DSpark head and joins it to its target.
 
     Args:
         folder: A checkpoint as `dflash_layout` describes it.
@@ -144,6 +146,8 @@ def load_dflash(folder: str | Path, target: CausalLM) -> DflashHead:
     }
     if isinstance(config, DsparkConfig):
         head = DsparkHead(config, ids, **owned)
+    elif isinstance(config, Dflash2Config):
+        head = Dflash2Head(config, ids, **owned)
     else:
         head = DflashHead(config, ids, **owned)
     _settle(head, tensors, target, name)

@@ -255,3 +255,41 @@ class DsparkConfig(DflashConfig):
                 f"the head has markov_rank = {self.markov_rank!r}; it must be at least 1, and a "
                 "head without it is one of method 'dflash'"
             )
+
+
+@dataclass(frozen=True)
+class Dflash2Config(DflashConfig):
+    """Shape of a DFlash2 head: DFlash, convolutions along the block, and a few candidates a draft.
+
+    Attributes:
+        conv_kernel_size: Taps of a convolution.
+        conv_group_size: Channels that share the part of a kernel that follows from the query.
+        selector_rank: Rank of the candidates' scores.
+        selector_top_k: Candidates at each draft.
+    """
+
+    conv_kernel_size: int = 2
+    conv_group_size: int = 16
+    selector_rank: int = 256
+    selector_top_k: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        most = {
+            "conv_kernel_size": self.block_size,
+            "conv_group_size": self.hidden_size,
+            "selector_rank": self.hidden_size,
+            "selector_top_k": self.draft_vocab_size,
+        }
+        for name, highest in most.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 1 <= value <= highest:
+                raise ValueError(
+                    f"the head has {name} = {value!r}; it must be from 1 to {highest}, and a head "
+                    "without it is one of method 'dflash'"
+                )
+        if self.hidden_size % self.conv_group_size:
+            raise ValueError(
+                f"the head has conv_group_size = {self.conv_group_size}, which does not divide its "
+                f"width {self.hidden_size}"
+            )

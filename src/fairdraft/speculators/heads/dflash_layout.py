@@ -1,4 +1,4 @@
-"""The public layouts of DFlash and DSpark heads, read into one form.
+"""The public layouts of DFlash, DFlash2 and DSpark heads, read into one form.
 
 `speculators`: configuration under `transformer_layer_config` and `speculators_config`, states
 numbered as transformers does (vllm-project/speculators, src/speculators/models: dflash/config.py at
@@ -8,6 +8,9 @@ that they leave, one less: with `dflash_config` (z-lab/dflash, dflash/model.py a
 `markov_rank` beside the rest (deepseek-ai/DeepSpec, deepspec/modeling/dspark/qwen3/config.py at
 041b652 and modeling.py at 5905deb). Tensors have the same names in all. What none has a key for is
 under `OWN_KEY`, and `mask_embedding` is our own.
+DFlash2 adds four numbers and the tensors of convolutions and selector, in both layouts
+(vllm-project/speculators, src/speculators/models/dflash2: config.py at 961aeaa, core.py at 022a2f0,
+model_definitions.py at 1f7db3a; z-lab/dflash, tests/fixtures/dflash2-config.json at 0a7587c).
 """
 
 from __future__ import annotations
@@ -18,13 +21,23 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config
 
-from fairdraft.speculators.heads.config import DflashConfig, DsparkConfig
+from fairdraft.speculators.heads.config import Dflash2Config, DflashConfig, DsparkConfig
 from fairdraft.speculators.heads.layouts import OWN_KEY, llama_sizes
 
-Kind = Literal["dflash", "dspark"]
+Kind = Literal["dflash", "dflash2", "dspark"]
 #: classes that configurations name: as written, and of the flat layouts
-_CLASSES: dict[Kind, str] = {"dflash": "DFlashSpeculator", "dspark": "DSparkSpeculator"}
-_FLAT_CLASSES: dict[str, Kind] = {"DFlashDraftModel": "dflash", "Qwen3DSparkModel": "dspark"}
+_CLASSES: dict[Kind, str] = {
+    "dflash": "DFlashSpeculator",
+    "dflash2": "DFlash2DraftModel",
+    "dspark": "DSparkSpeculator",
+}
+_FLAT_CLASSES: dict[str, Kind] = {
+    "DFlashDraftModel": "dflash",
+    "DFlash2DraftModel": "dflash2",
+    "Qwen3DSparkModel": "dspark",
+}
+#: what DFlash2 adds
+_DFLASH2 = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 # copies of the target's weights that trainers leave in a checkpoint
 _NEEDLESS = ("verifier_lm_head.weight", "verifier_norm.weight")
 #: values that change what is computed, and the ones under which nothing changes
@@ -96,6 +109,11 @@ def read_config(config: dict[str, Any], name: str) -> DflashConfig:
     }
     if kind == "dflash":
         return DflashConfig(**shape)
+    if kind == "dflash2":
+        missing = [key for key in _DFLASH2 if key not in block]
+        if missing:
+            raise ValueError(f"{name!r} has no {missing[0]}, which method {kind!r} needs")
+        return Dflash2Config(**shape, **{key: block[key] for key in _DFLASH2})
     return DsparkConfig(
         **shape,
         markov_rank=block.get("markov_rank", 256),
@@ -124,10 +142,13 @@ def read_tensors(tensors: dict[str, Tensor], config: DflashConfig, name: str) ->
 
 def write_config(config: DflashConfig, dtype: torch.dtype) -> dict[str, Any]:
     """The content of config.json in the layout `speculators`."""
-    kind: Kind = "dspark" if isinstance(config, DsparkConfig) else "dflash"
-    markov = {}
-    if isinstance(config, DsparkConfig):
-        markov = {
+    kind: Kind = "dflash"
+    added: dict[str, Any] = {}
+    if isinstance(config, Dflash2Config):
+        kind, added = "dflash2", {key: getattr(config, key) for key in _DFLASH2}
+    elif isinstance(config, DsparkConfig):
+        kind = "dspark"
+        added = {
             "markov_rank": config.markov_rank,
             "markov_head_type": "vanilla",
             "logit_scale": config.logit_scale,
@@ -143,7 +164,7 @@ def write_config(config: DflashConfig, dtype: torch.dtype) -> dict[str, Any]:
         "aux_hidden_state_layer_ids": list(config.feature_layers),
         "mask_token_id": config.mask_token_id,
         "sample_from_anchor": config.anchor_first,
-        **markov,
+        **added,
         "torch_dtype": str(dtype).removeprefix("torch."),
         OWN_KEY: {
             "target_layers": config.target_layers,
