@@ -22,7 +22,7 @@ from tests.law.batches import LENGTH, PLAIN, Law, mixed_checks, plan_joint, run_
 from tests.law.judging import Check, assert_law, count, plan_for, refused
 from tests.law.tables import P4, Q4
 from tests.law.test_engine_law import TABLES, toy_law
-from tests.law.test_head_law import PROMPT, SEEDS, SIZE, small_target, target_law
+from tests.law.test_head_law import KINDS, PROMPT, SIZE, small_target, target_law
 from tests.speculators.small_heads import save_small
 
 
@@ -69,7 +69,7 @@ def test_candidates_of_suffixes_keep_the_law() -> None:
 
 def test_a_head_s_trees_keep_the_law(tmp_path: Path) -> None:
     """Target and head are random networks over four ids. Effect: TV .15."""
-    folder = save_small(small_target(), tmp_path, seed=SEEDS[None])
+    folder = save_small(small_target(), tmp_path, **KINDS["eagle3"])
     config = {"model": folder, "speculative_token_tree": [2, 2]}
     llm = LLM(small_target(), speculative_config=config, max_num_seqs=512)
     plan = plan_joint(target_law, SIZE, PLAIN, 0.15)

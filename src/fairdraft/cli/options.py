@@ -33,7 +33,6 @@ Method = Annotated[
     str | None,
     typer.Option(
         help="Speculator: draft_model, ngram, suffix, prediction, eagle3, mtp, shared_kv_mtp, "
-        help="Speculator: draft_model, ngram, suffix, prediction, eagle3, mtp, shared_kv_mtp, "
         "dflash, dflash2, dspark, custom, none, or auto, which measures what is at "
         "hand and takes the fastest.",
         metavar="NAME",

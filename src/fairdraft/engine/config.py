@@ -7,11 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fairdraft.engine.checks import check_integer, check_number
-from fairdraft.ops.lossy import LOSSY_RULES, LossyRule, Synthetic, Threshold, Typical
-from fairdraft.ops.verify import AnyRule
+from fairdraft.engine.round_rule import RoundRule, check_rule, rule_of, with_method_of_rule
 from fairdraft.speculators import TokenTree, read_token_tree
 from fairdraft.speculators.heads import kind_of_head
 
@@ -35,21 +34,6 @@ _OWNERS = {
     "confidence_threshold": _SAMPLES,
     "speculative_token_tree": ("draft_model", "eagle3", "suffix"),
     "dspark_draft_topk": ("dspark",),
-}
-#: what decides a round: a rule of `ops.verify_chain`, or `ops.verify_tree`
-RoundRule = AnyRule | Literal["tree"]
-#: vLLM's names to ours
-RULES: dict[str, RoundRule] = {
-    "standard": "token",
-    "block": "block",
-    "common_noise": "common_noise",
-    "tree": "tree",
-}
-#: parameters of each lossy rule, under the names of Medusa, SGLang and vLLM
-_LOSSY_KEYS = {
-    "typical": ("posterior_threshold", "posterior_alpha"),
-    "threshold": ("accept_threshold_single", "accept_threshold_acc"),
-    "synthetic": ("synthetic_acceptance_rates", "synthetic_acceptance_length"),
 }
 
 
@@ -157,7 +141,7 @@ class SpeculativeConfig:
                 f"draft_sample_method={self.draft_sample_method!r}: must be one of "
                 f"{', '.join(DRAFT_SAMPLE_METHODS)}"
             )
-        self._check_rule()
+        check_rule(self)
         self._refuse_foreign_keys()
         self._check_confidence()
         self._check_adaptive()
@@ -180,7 +164,7 @@ class SpeculativeConfig:
             raise ValueError(
                 f"speculative_config must be a dict such as {{'method': 'ngram'}}, not {config!r}"
             )
-        config = _with_method_of_rule(config)
+        config = with_method_of_rule(config)
         known = [field.name for field in fields(cls)]
         for key in config:
             if key in known:
@@ -193,63 +177,7 @@ class SpeculativeConfig:
     @property
     def rule(self) -> RoundRule:
         """The verification rule."""
-        method = self.rejection_sample_method
-        return RULES[method] if method in RULES else self._lossy_rule()
-
-    def _check_rule(self) -> None:
-        method = self.rejection_sample_method
-        if method not in RULES and method not in LOSSY_RULES:
-            raise ValueError(
-                f"rejection_sample_method={method!r}: must be one of {', '.join(RULES)}, each of "
-                f"which keeps the target's law, or of {', '.join(LOSSY_RULES)}, which do not"
-            )
-        if not isinstance(self.allow_lossy, bool):
-            raise ValueError(f"allow_lossy={self.allow_lossy!r}: must be True or False")
-        for owner, keys in _LOSSY_KEYS.items():
-            for key in keys:
-                if owner != method and getattr(self, key) is not None:
-                    raise ValueError(
-                        f"speculative_config: {key}={getattr(self, key)!r} belongs to "
-                        f"rejection_sample_method {owner!r}, not to {method!r}"
-                    )
-        if method in LOSSY_RULES:
-            if not self.allow_lossy:
-                raise ValueError(
-                    f"rejection_sample_method={method!r} is lossy: the text would not follow the "
-                    "target's law. Add 'allow_lossy': True if that is meant, or use one of "
-                    f"{', '.join(RULES)}"
-                )
-            self._lossy_rule()
-
-    def _lossy_rule(self) -> LossyRule:
-        given = {key: getattr(self, key) for key in _LOSSY_KEYS[self.rejection_sample_method]}
-        given = {key: value for key, value in given.items() if value is not None}
-        if self.rejection_sample_method == "typical":
-            return Typical(**given)
-        if self.rejection_sample_method == "threshold":
-            if not given:
-                raise ValueError(
-                    "rejection_sample_method='threshold' needs accept_threshold_single or "
-                    "accept_threshold_acc below 1; without them use 'standard'"
-                )
-            return Threshold(**given)
-        if len(given) != 1:
-            raise ValueError(
-                "rejection_sample_method='synthetic' needs synthetic_acceptance_rates or "
-                "synthetic_acceptance_length, one of the two"
-            )
-        length, rates = self.synthetic_acceptance_length, self.synthetic_acceptance_rates
-        if rates is None:
-            length = check_number("synthetic_acceptance_length", length)
-            return Synthetic.of_length(length, self.num_speculative_tokens)
-        if isinstance(rates, str) or not isinstance(rates, Sequence):
-            raise ValueError(f"synthetic_acceptance_rates={rates!r}: must be a list of numbers")
-        if len(rates) != self.num_speculative_tokens:
-            raise ValueError(
-                f"synthetic_acceptance_rates={rates!r}: must be {self.num_speculative_tokens}, one "
-                "a draft"
-            )
-        return Synthetic(tuple(check_number("synthetic_acceptance_rates", r) for r in rates))
+        return rule_of(self)
 
     @property
     def tree(self) -> TokenTree | None:
@@ -370,24 +298,6 @@ class SpeculativeConfig:
                 "speculative_config: 'tokenizer' belongs to method 'draft_model'; any other "
                 "speculator speaks its target's ids"
             )
-
-
-def _with_method_of_rule(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The dictionary with `rule` under vLLM's name and key."""
-    given = dict(config)
-    if "rule" not in given:
-        return given
-    rule = given.pop("rule")
-    names = {str(rule): method for method, rule in RULES.items()} | {r: r for r in LOSSY_RULES}
-    if rule not in names:
-        raise ValueError(f"speculative_config: rule={rule!r} must be one of {', '.join(names)}")
-    method = given.setdefault("rejection_sample_method", names[rule])
-    if method != names[rule]:
-        raise ValueError(
-            f"speculative_config: rule={rule!r} and rejection_sample_method={method!r} disagree: "
-            "leave one out"
-        )
-    return given
 
 
 def infer_method(model: Any) -> str:

@@ -9,7 +9,6 @@ import torch
 
 from fairdraft.engine.adaptive import DraftSchedule
 from fairdraft.engine.commit import commit
-from fairdraft.engine.config import RoundRule
 from fairdraft.engine.detokenize import Detokenizer
 from fairdraft.engine.graph_runner import GraphRunner, can_replay
 from fairdraft.engine.interrupts import held_interrupts
@@ -17,6 +16,7 @@ from fairdraft.engine.logprobs import LogprobsMode
 from fairdraft.engine.observation import Observer
 from fairdraft.engine.request import Clock, FinishReason, Request, Sequence
 from fairdraft.engine.round import RoundRunner
+from fairdraft.engine.round_rule import RoundRule
 from fairdraft.engine.rows import RowTable
 from fairdraft.engine.scheduler import Scheduler
 from fairdraft.engine.stopping import SequenceText

@@ -105,11 +105,6 @@ class LLM:
         config = read_config(speculative_config)
         self.target = load_once(model, tokenizer, dtype, device, "target")
         resolve_impl(impl, self.target.device if impl == "triton" else torch.device("cpu"))
-        if impl == "triton" and config is not None and config.tree is not None:
-            raise ValueError(
-                "impl='triton' and speculative_token_tree: trees are verified by the host's ops; "
-                "use impl 'auto'"
-            )
         self.max_model_len = _context(max_model_len, self.target)
         self.choice: Choice | None = None
         options: dict[str, Any] = {"impl": impl, "enforce_eager": enforce_eager}
@@ -119,7 +114,7 @@ class LLM:
         if config is not None and config.adaptive and config.adaptive_cost_ratio is None:
             ratio = measure_cost_ratio(config, self.target, dtype, self.max_model_len, **options)
             config = replace(config, adaptive_cost_ratio=ratio)
-        _refuse_beside_lossy(config, impl, trace)
+        _refuse_on_the_host(config, impl, trace)
         self.config = config
         self.speculator: Speculator | None = None
         if config is not None:
@@ -352,9 +347,16 @@ def _schedule(config: SpeculativeConfig | None) -> DraftSchedule | None:
     return DraftSchedule(config.num_speculative_tokens, config.adaptive_cost_ratio)
 
 
-def _refuse_beside_lossy(config: SpeculativeConfig | None, impl: Impl, trace: Any) -> None:
-    """Lossy rules run on the host, and no trace is kept of them."""
-    lossy = None if config is None else lossy_name(config.rule)
+def _refuse_on_the_host(config: SpeculativeConfig | None, impl: Impl, trace: Any) -> None:
+    """Trees and lossy rules are verified by the host's ops, and no trace is kept of the latter."""
+    if config is None:
+        return
+    if impl == "triton" and config.tree is not None:
+        raise ValueError(
+            "impl='triton' and speculative_token_tree: trees are verified by the host's ops; "
+            "use impl 'auto'"
+        )
+    lossy = lossy_name(config.rule)
     for name, is_asked in (("impl='triton'", impl == "triton"), ("trace", trace is not None)):
         if lossy is not None and is_asked:
             raise ValueError(

@@ -83,7 +83,7 @@ class TreeRoundRunner(RoundRunner):
         sampler = self._new_sampler(rows, anchor, tree.num_nodes, tree.depths)
         # a node is scored in a slot of its own
         room = self.target.max_model_len - anchor
-        state = DraftState(rows.token_ids[: rows.num_rows], anchor, limits, sampler, room)
+        state = DraftState(rows.token_ids[: rows.num_rows], anchor, limits, sampler, max_nodes=room)
         proposal = speculator.propose(state)
         counts = proposal.num_draft_tokens.numpy()
         most = np.minimum(tree.num_nodes_to(limits), room)
