@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairdraft import pocket
 from fairdraft.cli.failure import UsageFault
 from fairdraft.cli.json_option import read_object
 
 POCKET = "pocket"
 POCKET_DRAFT = "pocket-draft"
 #: what drafts for `pocket` by method, if nothing is said
-POCKET_DRAFTERS = {"draft_model": POCKET_DRAFT, "eagle3": "pocket-eagle3"}
+POCKET_DRAFTERS = {"draft_model": POCKET_DRAFT} | {m: f"pocket-{m}" for m in pocket.HEADS}
 SMOLLM2 = "smollm2"
 NONE = "none"
 AUTO = "auto"

@@ -9,17 +9,18 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fairdraft import pocket
 from fairdraft.engine.checks import check_integer, check_number
 from fairdraft.engine.round_rule import RoundRule, check_rule, rule_of, with_method_of_rule
 from fairdraft.speculators import TokenTree, read_token_tree
 from fairdraft.speculators.heads import kind_of_head
 
 #: methods whose `model` is a head
-HEADS = ("eagle3", "mtp", "shared_kv_mtp", "dflash", "dflash2", "dspark")
+HEADS = pocket.HEADS
 METHODS = ("draft_model", "ngram", "suffix", "prediction", *HEADS, "custom")
 DRAFT_SAMPLE_METHODS = ("probabilistic", "greedy")
 #: names of embedded heads, and what `pocket.path` calls them
-POCKET_HEADS = {"pocket-eagle3": "eagle3"}
+POCKET_HEADS = {f"pocket-{method}": method for method in pocket.HEADS}
 #: methods that draft from text alone
 WITHOUT_MODEL = ("ngram", "suffix", "prediction")
 #: keys that belong to one method, or to some
@@ -45,7 +46,7 @@ class SpeculativeConfig:
         method: "draft_model", "ngram", "suffix", "prediction", one of HEADS, or "custom"; None
             reads it from `model`.
         model: Of the draft model: a path, a name, or a loaded `PreTrainedModel`. Of a head: its
-            folder, or "pocket-eagle3". Of a custom speculator: see `speculators.new_custom`.
+            folder, or "pocket-mtp" and the like. Of a custom speculator: see `speculators.new_custom`.
         tokenizer: Of a loaded draft model, so that its vocabulary can be compared; optional.
         num_speculative_tokens: Most drafts a round, K, at least 1.
         draft_sample_method: "probabilistic" samples drafts at the request's temperature and

@@ -165,11 +165,12 @@ def head_folder(model: str | Path) -> Path:
         ValueError: If there is no such folder.
     """
     if model in POCKET_HEADS:
-        folder = pocket.path(POCKET_HEADS[str(model)])
+        method = POCKET_HEADS[str(model)]
+        folder = pocket.path(method)
         if not (folder / "config.json").is_file():
             raise ValueError(
-                f"{model!r} is not part of this installation; train a head (fairdraft train eagle3 "
-                "pocket --data self --output FOLDER) and pass its folder"
+                f"{model!r} is not part of this installation; train a head (fairdraft train "
+                f"{method} pocket --data self --output FOLDER) and pass its folder"
             )
         return folder
     folder = Path(model).expanduser()

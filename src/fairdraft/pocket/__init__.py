@@ -7,20 +7,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["NAMES", "path"]
+__all__ = ["HEADS", "NAMES", "path"]
 
-NAMES = ("target", "draft", "eagle3")
+#: heads by method; an installation holds those that are trained so far
+HEADS = ("eagle3", "mtp", "shared_kv_mtp", "dflash", "dflash2", "dspark")
+NAMES = ("target", "draft", *HEADS)
 
 
 def path(name: str) -> Path:
     """Returns the folder of an embedded checkpoint.
 
     Args:
-        name: `"target"`, `"draft"`, or `"eagle3"` for the head.
+        name: `"target"`, `"draft"`, or a head's method.
 
     Returns:
         A folder that `AutoModelForCausalLM.from_pretrained` and
-        `AutoTokenizer.from_pretrained` load; a head's is for `speculative_config`.
+        `AutoTokenizer.from_pretrained` load; a head's is for `speculative_config`,
+        and may be empty.
 
     Raises:
         ValueError: There is no such embedded model.
