@@ -30,8 +30,8 @@ from fairdraft.ops.triton.launch import (
 from fairdraft.ops.triton.resolve import resolve_kernel
 from fairdraft.ops.triton.workspace import Workspace
 
-#: programs that keep every multiprocessor busy
-_ENOUGH = 1024
+#: programs that keep every multiprocessor busy, and so many that each may do more
+_ENOUGH, _MANY = 1024, 8192
 
 
 def launch_verify(
@@ -195,6 +195,8 @@ def chain_shape(num_rows: int, num_tiles: int) -> tuple[int, int]:
 def residual_shape(num_rows: int, num_tiles: int, arithmetic: Arithmetic) -> tuple[int, int, int]:
     """Tiles at once, how often, and warps of a program that computes a residual."""
     if arithmetic == "fast":
+        if num_rows * -(-num_tiles // 8) >= _MANY:
+            return 1, 8, 1
         tiles = 4 if num_rows * -(-num_tiles // 4) >= _ENOUGH else 2
         return min(tiles, next_power_of_2(num_tiles)), 1, 4
     for loops in (8, 4, 2):
