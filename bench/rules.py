@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from blocks import fill, markdown_table
 from conditions import ROOT, conditions, describe
-from prompts import PROMPTS
+from fairdraft.engine.choice.prompts import PROMPTS
 
 from fairdraft import LLM, SamplingParams, noise, pocket
 from fairdraft.audit.subjects.engine_exact import forward_whole

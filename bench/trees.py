@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from conditions import conditions
-from prompts import PROMPTS
+from fairdraft.engine.choice.prompts import PROMPTS
 
 from fairdraft import LLM, SamplingParams, pocket
 from fairdraft.ops import rules

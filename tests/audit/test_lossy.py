@@ -13,13 +13,14 @@ import pytest
 
 from fairdraft import LLM
 from fairdraft.audit.faults import SETUPS, Case, Fault, Planting, run_case
-from fairdraft.audit.subject import SubjectInfo, refuse_lossy
+from fairdraft.audit.subject import LOSSY_NAMES, SubjectInfo, refuse_lossy
 from fairdraft.audit.subjects.engine import EngineSubject
 from fairdraft.audit.subjects.engine_exact import compare_engine
 from fairdraft.audit.subjects.markov import Decoding, MarkovPair
 from fairdraft.audit.subjects.toy import ToySubject
 from fairdraft.audit.trace_schema import TraceHeader
 from fairdraft.ops import LossyRule, Synthetic, Threshold, Typical
+from fairdraft.ops.lossy import LOSSY_RULES
 from fairdraft.stats.verdict import VerdictState
 from tests.engine.toys import P4, Q4, from_probs
 
@@ -28,6 +29,10 @@ PLANTED: dict[str, tuple[LossyRule, int]] = {
     "threshold": (Threshold(accept_threshold_acc=0.5), 31_000),
     "synthetic": (Synthetic((0.6, 0.4, 0.3)), 500),
 }
+
+
+def test_names_are_those_of_the_rules() -> None:
+    assert tuple(LOSSY_RULES) == LOSSY_NAMES
 
 
 def lossy_fault(rule: LossyRule) -> Fault:
