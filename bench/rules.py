@@ -27,11 +27,11 @@ import numpy as np
 import torch
 from blocks import fill, markdown_table
 from conditions import ROOT, conditions, describe
-from fairdraft.engine.choice.prompts import PROMPTS
 
 from fairdraft import LLM, SamplingParams, noise, pocket
 from fairdraft.audit.subjects.engine_exact import forward_whole
 from fairdraft.engine import Observation
+from fairdraft.engine.choice.prompts import PROMPTS
 from fairdraft.models import CausalLM, load_model
 from fairdraft.ops import rules
 from fairdraft.ops.arithmetic import TILE

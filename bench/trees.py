@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 from conditions import conditions
-from fairdraft.engine.choice.prompts import PROMPTS
 
 from fairdraft import LLM, SamplingParams, pocket
+from fairdraft.engine.choice.prompts import PROMPTS
 from fairdraft.ops import rules
 
 CHAINS = ("standard", "block")

@@ -46,7 +46,8 @@ class SpeculativeConfig:
         method: "draft_model", "ngram", "suffix", "prediction", one of HEADS, or "custom"; None
             reads it from `model`.
         model: Of the draft model: a path, a name, or a loaded `PreTrainedModel`. Of a head: its
-            folder, or "pocket-mtp" and the like. Of a custom speculator: see `speculators.new_custom`.
+            folder, or "pocket-mtp" and the like. Of a custom speculator: see
+            `speculators.new_custom`.
         tokenizer: Of a loaded draft model, so that its vocabulary can be compared; optional.
         num_speculative_tokens: Most drafts a round, K, at least 1.
         draft_sample_method: "probabilistic" samples drafts at the request's temperature and
