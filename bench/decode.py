@@ -101,8 +101,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--target", default="pocket")
     parser.add_argument("--draft", default="pocket-draft")
-    # on the embedded pair a fourth draft costs more than it brings
-    parser.add_argument("--drafts", type=int, default=3, help="drafts a round, K")
+    parser.add_argument("--drafts", type=int, default=4, help="drafts a round, K")
     parser.add_argument("--tokens", type=int, default=128, help="new tokens a prompt")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many of them")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 64])
