@@ -123,7 +123,7 @@ class Session:
     def generate_plain(self) -> list[RequestOutput]:
         """Decodes every prompt on the same target without a speculator."""
         if self._plain is None:
-            options = {"max_num_seqs", "max_model_len", "impl"}
+            options = {"max_num_seqs", "max_model_len", "impl", "enforce_eager"}
             engine = {key: value for key, value in self.job.engine.items() if key in options}
             self._plain = type(self.llm)(self.llm.target, **engine)
         return self._plain.generate(self.prompts, self.params)

@@ -55,7 +55,7 @@ def speculative_config(
                 "out"
             )
     config.update(given)
-    embedded = POCKET_DRAFTERS.get(config.get("method", "draft_model"))
+    embedded = POCKET_DRAFTERS.get(str(config.get("method", "draft_model")))
     if model == POCKET and "model" not in config and embedded is not None:
         config["model"] = embedded
     if model == SMOLLM2 and "model" not in config:

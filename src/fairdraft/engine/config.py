@@ -127,7 +127,7 @@ class SpeculativeConfig:
     def __post_init__(self) -> None:
         if self.method is None:
             object.__setattr__(self, "method", infer_method(self.model))
-        if self.method not in METHODS:
+        if not isinstance(self.method, str) or self.method not in METHODS:
             raise ValueError(
                 f"speculative_config: method={self.method!r} is not known; use one of "
                 f"{', '.join(METHODS)}"
@@ -174,7 +174,10 @@ class SpeculativeConfig:
             close = difflib.get_close_matches(str(key), known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
             raise ValueError(f"speculative_config: unknown key {key!r}; {hint}")
-        return cls(**config)
+        made, asked = cls(**config), config.get("num_speculative_tokens")
+        if asked is not None and made.tree is not None and asked != made.tree.depth:
+            raise ValueError(_too_many_depths(asked, made.tree.depth))
+        return made
 
     @property
     def rule(self) -> RoundRule:
@@ -199,10 +202,7 @@ class SpeculativeConfig:
                 "verified by 'tree'; leave one out"
             )
         if self.num_speculative_tokens not in (type(self).num_speculative_tokens, tree.depth):
-            raise ValueError(
-                f"num_speculative_tokens={self.num_speculative_tokens} and a {name} of depth "
-                f"{tree.depth}: the tree says it; leave num_speculative_tokens out"
-            )
+            raise ValueError(_too_many_depths(self.num_speculative_tokens, tree.depth))
         for key in ("confidence_threshold", "process_draft_logits", "adaptive"):
             if getattr(self, key):
                 raise ValueError(f"{key} is not built for {name}; leave one of them out")
@@ -275,9 +275,11 @@ class SpeculativeConfig:
                     f"speculative_config: {key}={value!r} belongs to method "
                     f"{' or '.join(map(repr, owners))}, not to {self.method!r}"
                 )
-        if self.method in ("suffix", "prediction") and self.model is not None:
+        # vLLM writes the method as the model, too
+        if self.method in WITHOUT_MODEL and self.model not in (None, self.method):
             raise ValueError(
-                f"speculative_config: method {self.method!r} takes no 'model'; leave it out"
+                f"speculative_config: method {self.method!r} takes no 'model' ({self.model!r}); "
+                "leave it out"
             )
 
     def _check_model(self) -> None:
@@ -300,6 +302,13 @@ class SpeculativeConfig:
                 "speculative_config: 'tokenizer' belongs to method 'draft_model'; any other "
                 "speculator speaks its target's ids"
             )
+
+
+def _too_many_depths(asked: int, depth: int) -> str:
+    return (
+        f"num_speculative_tokens={asked} and a speculative_token_tree of depth {depth}: the tree "
+        "says it; leave num_speculative_tokens out"
+    )
 
 
 def infer_method(model: Any) -> str:

@@ -38,7 +38,7 @@ class GraphRunner(RoundRunner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._graphs: dict[tuple[bool, int, int], RoundGraph] = {}
+        self._graphs: dict[tuple[bool, int, int, int], RoundGraph] = {}
         self._pool: Any = None
         draft = self.speculator
         is_model = isinstance(draft, DraftModelSpeculator)
@@ -100,6 +100,9 @@ class GraphRunner(RoundRunner):
         depth = 0
         if speculator is not None:
             depth = speculator.num_speculative_tokens
+            if rows.schedule is not None:
+                # steps that no row drafts are not run
+                depth = max(int(counts.max()), 1)
         elif drafts is not None:
             depth = len(drafts)
         graph = self._graph(rows, speculator, depth)
@@ -126,7 +129,7 @@ class GraphRunner(RoundRunner):
         needed = int(rows["num_decided"].max()) + depth
         limit = self.target.max_model_len
         length = min(max(_SHORTEST, _power_of_two(needed)), limit)
-        place = (speculator is not None, num_rows, length)
+        place = (speculator is not None, depth, num_rows, length)
         graph = self._graphs.pop(place, None)
         if graph is None:
             if len(self._graphs) >= _MOST_GRAPHS:

@@ -114,6 +114,8 @@ class LLM:
         if config is not None and config.adaptive and config.adaptive_cost_ratio is None:
             ratio = measure_cost_ratio(config, self.target, dtype, self.max_model_len, **options)
             config = replace(config, adaptive_cost_ratio=ratio)
+            if self.choice is not None:
+                self.choice = self.choice.with_cost_ratio(config, ratio)
         _refuse_on_the_host(config, impl, trace)
         self.config = config
         self.speculator: Speculator | None = None

@@ -38,7 +38,7 @@ def rule_of(config: SpeculativeConfig) -> RoundRule:
 def check_rule(config: SpeculativeConfig) -> None:
     """Refuses a rule that is unknown, or lossy and not allowed, and parameters of another."""
     method = config.rejection_sample_method
-    if method not in RULES and method not in LOSSY_RULES:
+    if not isinstance(method, str) or (method not in RULES and method not in LOSSY_RULES):
         raise ValueError(
             f"rejection_sample_method={method!r}: must be one of {', '.join(RULES)}, each of "
             f"which keeps the target's law, or of {', '.join(LOSSY_RULES)}, which do not"
@@ -100,7 +100,7 @@ def with_method_of_rule(config: Mapping[str, Any]) -> dict[str, Any]:
         return given
     rule = given.pop("rule")
     names = {str(rule): method for method, rule in RULES.items()} | {r: r for r in LOSSY_RULES}
-    if rule not in names:
+    if not isinstance(rule, str) or rule not in names:
         raise ValueError(f"speculative_config: rule={rule!r} must be one of {', '.join(names)}")
     method = given.setdefault("rejection_sample_method", names[rule])
     if method != names[rule]:

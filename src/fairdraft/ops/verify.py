@@ -255,7 +255,10 @@ def _check_rule(rule: Any, return_weights: bool) -> None:
         )
     if rule not in _RULES:
         names = ", ".join(_RULES)
-        raise ValueError(f"rule = {rule!r} is not built in this release; use one of {names}")
+        raise ValueError(
+            f"rule = {rule!r} is no rule for chains: use one of {names}; trees go to "
+            "ops.verify_tree"
+        )
     if return_weights and rule == "common_noise":
         raise ValueError(
             "return_weights: under rule 'common_noise' a draft may share the noise that decides "

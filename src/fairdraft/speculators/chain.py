@@ -66,7 +66,7 @@ class DraftChain:
             next_logits: Called once a step, in order, with rows in ascending order.
             confidence: A guess in place of the law's largest probability, called before it.
             candidates: Ids [B, K, C] beyond which all logits are -inf; q is handed on for them
-                alone. None for q over the vocabulary.
+                alone, unless the sampler processes laws. None for q over the vocabulary.
 
         Noise:
             One race for each draft as its sampler says, none when greedy.
@@ -77,6 +77,9 @@ class DraftChain:
         # filled through NumPy, which writes a few numbers several times faster than torch
         drafts = np.full((state.num_rows, num_steps), PLACEHOLDER_TOKEN_ID)
         has_laws = isinstance(state.sampler, SharedSampler)
+        if state.sampler.process is not None:
+            # a processor of the caller's may let in what is no candidate
+            candidates = None
         if candidates is not None:
             candidates = candidates[:, :num_steps].to(state.sampler.device)
         size = self.vocab_size if candidates is None else candidates.shape[2]

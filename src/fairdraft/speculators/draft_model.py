@@ -182,6 +182,8 @@ class DraftModelSpeculator:
         if len(rows) < len(position):
             count = np.zeros(len(position), np.int64)
             count[rows] = 1
+        # a processor of the caller's may draw an id that the draft does not have
+        token_ids = self.vocabulary.known(token_ids)
         return _pick(self._forward(token_ids[:, None], position, count), rows)
 
     def _forward(

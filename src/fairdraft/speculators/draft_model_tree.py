@@ -46,7 +46,8 @@ class DraftModelTreeSpeculator(DraftModelSpeculator):
         # a node is fed in a slot of its own
         counts = np.minimum(num_tree_nodes(self.tree, state), self.model.max_model_len - anchor)
         counts = np.maximum(counts, 0)
-        self._num_fed = np.zeros_like(counts)
+        # node 0 is a decided token
+        self._is_fed = np.zeros((len(counts), self.tree.num_nodes + 1), np.bool_)
 
         def next_logits(
             depth: int, drafts: np.ndarray, rows: np.ndarray, parents: np.ndarray
@@ -55,16 +56,18 @@ class DraftModelTreeSpeculator(DraftModelSpeculator):
                 logits = self._feed_decided(state, rows)
             else:
                 logits = self._feed_level(depth - 1, drafts, rows, parents)
-                self._num_fed[rows] = depth - 1
             return self.vocabulary.fit(logits.to(state.sampler.device))
 
         return self._drawing.draw(state, counts, next_logits)
 
     def commit_path(self, path: np.ndarray, num_accepted_tokens: np.ndarray) -> None:
         """Moves what is cached of the accepted nodes to where their positions are."""
-        count = len(self._num_fed)
-        kept = np.minimum(self._num_fed, num_accepted_tokens[:count])
-        keep_path(self._cache, self._anchor, path, kept)
+        count = len(self._is_fed)
+        # a leaf beside the last parent of its level was not fed
+        is_fed = np.take_along_axis(self._is_fed, path[:count, 1:].clip(0), 1)
+        is_fed &= path[:count, 1:] > 0
+        self._num_fed = np.minimum(is_fed.cumprod(1).sum(1), num_accepted_tokens[:count])
+        keep_path(self._cache, self._anchor, path, self._num_fed)
 
     def _feed_level(
         self, depth: int, drafts: np.ndarray, rows: np.ndarray, parents: np.ndarray
@@ -73,6 +76,7 @@ class DraftModelTreeSpeculator(DraftModelSpeculator):
         first, last = int(self.tree.level(depth)[0]), int(parents.max())
         counts = np.zeros(len(drafts), np.int64)
         np.maximum.at(counts, rows, parents - first + 1)
+        self._is_fed[:, first : last + 1] |= np.arange(last - first + 1) < counts[:, None]
         # absent nodes are fed as padding is: nothing sees them
         tokens = drafts[:, first - 1 : last].clip(0)
         start = np.minimum(self._anchor + first - 1, self.model.max_model_len)

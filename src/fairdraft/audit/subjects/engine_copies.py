@@ -54,6 +54,7 @@ def _with_engine(llm: LLM, speculator: Any, trace: Any, max_model_len: int | Non
         trace=trace,
         process_draft_logits=llm.engine.process_draft_logits,
         logprobs_mode=llm.engine.logprobs_mode,
+        schedule=llm.engine.rows.schedule,
         enforce_eager=llm.engine.enforce_eager,
     )
     return other

@@ -97,20 +97,27 @@ def most_drafts(make: Callable[[int], T], most: int) -> tuple[int, T]:
     A head of n modules drafts at most n tokens, and says so by refusing more.
 
     Args:
-        make: Called with K, from `most` down; raises ValueError where it cannot be used.
+        make: Called with a few K, of which it takes those up to one of them; raises ValueError
+            for the others.
         most: The largest K to try, at least 1.
 
     Raises:
         ValueError: What it said of `most`, if it takes no K at all.
     """
-    first: ValueError | None = None
-    for num_drafts in range(most, 0, -1):
+    try:
+        return most, make(most)
+    except ValueError as error:
+        first = error
+    found, low, high = None, 0, most
+    while high - low > 1 or (found is None and high > 1):
+        middle = max((low + high) // 2, 1)
         try:
-            return num_drafts, make(num_drafts)
-        except ValueError as error:
-            first = first or error
-    assert first is not None
-    raise first
+            found, low = make(middle), middle
+        except ValueError:
+            high = middle
+    if found is None:
+        raise first
+    return low, found
 
 
 def _short(model: Any) -> str:

@@ -97,7 +97,8 @@ class Choice:
             f"drafts and {self.chosen.verify_ms:.2f} ms of the rest"
         ]
         if others:
-            lines.append("  not chosen: " + "; ".join(_said(found) for found in others))
+            said = "; ".join(_said(found) for found in others)
+            lines.append(f"  not chosen, some of them left after half of the turns: {said}")
         lines += [f"  not usable: {name}: {reason}" for name, reason in self.refused.items()]
         lines.append(
             f"  measured here in {self.seconds:.1f} s, {self.num_rounds} rounds at temperature "
@@ -105,6 +106,11 @@ class Choice:
             f"other tokens for a key; to pin it: speculative_config={self.pinned!r}"
         )
         return "\n".join(lines)
+
+    def with_cost_ratio(self, config: SpeculativeConfig, ratio: float) -> Choice:
+        """The same with what an adaptive speculator's drafts were measured to cost."""
+        assert self.pinned is not None
+        return replace(self, config=config, pinned={**self.pinned, "adaptive_cost_ratio": ratio})
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for files."""
@@ -155,9 +161,14 @@ def choose(
         try:
             most = candidate.config.get("num_speculative_tokens", asked.num_speculative_tokens)
             config = loaded(asked.settled(candidate.config, most), target, dtype)
-            most, last = most_drafts(
-                lambda count, config=config: new_trial(config, count, target, dtype, engine), most
-            )
+
+            def make(count: int, config: SpeculativeConfig = config) -> Trial:
+                return new_trial(config, count, target, dtype, engine)
+
+            if "num_speculative_tokens" in candidate.config:
+                last = make(most)
+            else:
+                most, last = most_drafts(make, most)
         except ValueError as error:
             if candidate.is_asked:
                 raise
@@ -222,6 +233,8 @@ def _measure(
     begin = time.perf_counter()
     for turn in range(_TURNS):
         if turn == _TURNS // 2:
+            for trial in trials:
+                trial.check_timed()
             entrants = sorted(entrants, key=lambda e: -_best(e).tokens_per_second)[:_FINALISTS]
             trials = [plain, *(trial for entrant in entrants for trial in entrant.trials)]
         left = asked.budget_seconds - (time.perf_counter() - begin)

@@ -14,6 +14,10 @@ from fairdraft.engine.config import SpeculativeConfig
 AUTO = "auto"
 
 
+#: keys of a candidate that say K themselves, or let in a rule that is not exact
+_FIXED = ("speculative_token_tree", "synthetic_acceptance_rates", "allow_lossy")
+
+
 @dataclass(frozen=True)
 class AutoConfig:
     """How to choose a speculator.
@@ -60,8 +64,21 @@ class AutoConfig:
         Raises:
             ValueError: If one of them is no `speculative_config`.
         """
+        given = self.candidates or ()
+        if isinstance(given, str | Mapping) or not all(isinstance(one, Mapping) for one in given):
+            raise ValueError(
+                f"candidates={self.candidates!r}: must be a list of dictionaries, such as "
+                "[{'method': 'ngram'}]"
+            )
+        for one in given:
+            for key in _FIXED:
+                if one.get(key) not in (None, False):
+                    raise ValueError(
+                        f"candidates: {key}={one[key]!r} leaves method 'auto' no K to choose, or "
+                        "changes the text's law; name that speculator in place of 'auto'"
+                    )
         more = [] if self.model is None else [{"model": self.model}]
-        return named([*(self.candidates or ()), *more], is_asked=True)
+        return named([*given, *more], is_asked=True)
 
     def settled(self, config: Mapping[str, Any], num_drafts: int) -> SpeculativeConfig:
         """A candidate's configuration with K and what every candidate shares."""
@@ -69,6 +86,8 @@ class AutoConfig:
             "draft_sample_method": self.draft_sample_method,
             "rejection_sample_method": self.rejection_sample_method,
         }
+        if "rule" in config:
+            del shared["rejection_sample_method"]
         return SpeculativeConfig.from_dict(
             {**shared, **config, "num_speculative_tokens": num_drafts}
         )

@@ -45,7 +45,9 @@ def measure_cost_ratio(
     for turn in range(_TURNS):
         for trial in (plain, drafting):
             trial.run(prompts[turn], 1.0, _SECONDS / (2 * _TURNS))
-    drafts = fmean(drafting.log.num_drafts or [0])
+    for trial in (plain, drafting):
+        trial.check_timed()
+    drafts = fmean(drafting.log.num_drafts)
     if not drafts:
         raise ValueError(
             f"adaptive: {config.method!r} drafted nothing on the built-in prompts, so what a draft "

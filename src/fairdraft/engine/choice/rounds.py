@@ -173,6 +173,18 @@ class Trial:
             raise ValueError(f"a round that was to be timed failed: {request.error}")
         return time.perf_counter() - begin
 
+    def check_timed(self) -> None:
+        """Refuses to say anything where no request lasted for a round that could be timed.
+
+        Raises:
+            ValueError: If there was none.
+        """
+        if not self.log.draft:
+            raise ValueError(
+                f"max_model_len={self.engine.rows.max_model_len}: no room for rounds that could be "
+                "timed; name a method, or adaptive_cost_ratio for an adaptive one"
+            )
+
     def _round(self, request: Request, *, is_timed: bool) -> None:
         drafted, accepted = self._counts(request)
         before, begin = self.engine.clock, time.perf_counter()

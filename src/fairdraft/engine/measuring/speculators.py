@@ -146,7 +146,9 @@ def measure_speculators(
     refused: dict[str, str] = {}
     for candidate in available(target) if candidates is None else candidates:
         try:
-            llms[candidate.name] = _llm(target, candidate, num_drafts, engine)
+            llm = _llm(target, candidate, num_drafts, engine)
+            lossy = llm.engine.lossy
+            llms[candidate.name + (f" (lossy: {lossy})" if lossy else "")] = llm
         except ValueError as error:
             if candidate.is_asked:
                 raise
@@ -183,7 +185,8 @@ def measure_speculators(
         "dtype": str(target.dtype).removeprefix("torch."),
         "device": str(target.device),
     }
-    return Measurement(described, len(prompts), num_tokens, samples, cells, refused)
+    num_prompts = min(samples, len(prompts))
+    return Measurement(described, num_prompts, num_tokens, samples, cells, refused)
 
 
 def _llm(target: CausalLM, candidate: Candidate, num_drafts: int, engine: dict[str, Any]) -> LLM:
