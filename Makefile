@@ -20,7 +20,7 @@ help:
 	@echo "make bench   decode and op benchmarks; the last line of each is JSON"
 	@echo "make gpu-bench  op benchmarks on a GPU, beside other libraries' figures; needs no install"
 	@echo "make gpu-audit  planted layouts and large audits of every op on a GPU; needs no install"
-	@echo "make nightly the auditor's own error rates, planted faults, the published bug, texts with and without drafts"
+	@echo "make nightly the auditor's own error rates, planted faults, the published bug, texts with and without drafts, parameters by rule and drafts"
 	@echo "make clean   remove $(VENV) and caches"
 
 run: $(VENV)/.installed
@@ -56,6 +56,7 @@ nightly: $(VENV)/.installed
 	$(BIN)/python bench/audit_error_rates.py
 	$(BIN)/fairdraft audit faults
 	$(BIN)/python bench/same_text.py
+	$(BIN)/python bench/matrix.py
 	$(BIN)/fairdraft audit kernels
 
 clean:

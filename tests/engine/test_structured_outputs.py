@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from fairdraft import LLM, SamplingParams, StructuredOutputsParams, pocket
 from fairdraft.engine.processing import plan as plan_module
 from fairdraft.engine.processing.grammar import GrammarState
 from fairdraft.ops.verify import Rule
-from tests.engine.toys import from_probs, ids, table_model
+from tests.engine.toys import from_probs, ids, letter_tokenizer, table_model
 from tests.law.enumeration import EXACT, Experiment, deterministic, error_of, weights_of
 from tests.law.processed import STARTS, Pipeline, raw_tables
 from tests.law.tables import BASE_TWO, History, softmax
@@ -30,15 +28,7 @@ EOS = len(LETTERS)
 SIZE = EOS + 1
 
 
-def letter_tokenizer(letters: str = LETTERS, end: str | None = "</s>") -> PreTrainedTokenizerFast:
-    """One id a letter, then the end of sequence."""
-    inner = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
-    inner.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
-    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=end)
-
-
-TOKENIZER = letter_tokenizer()
+TOKENIZER = letter_tokenizer(LETTERS)
 
 
 def llm_of(target: Any, draft: Any = None, num_drafts: int = 3, **options: Any) -> LLM:

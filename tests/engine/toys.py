@@ -143,6 +143,14 @@ def word_tokenizer(words: list[str], *, eos_token: str | None = None) -> PreTrai
     return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=eos_token)
 
 
+def letter_tokenizer(letters: str, end: str | None = "</s>") -> PreTrainedTokenizerFast:
+    """One id a letter, then the end of sequence."""
+    inner = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
+    inner.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=end)
+
+
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     """A byte-level tokenizer without merges: a character of n bytes is n tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

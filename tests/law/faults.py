@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
 import torch
 
 from fairdraft.audit import faults as catalogue
 from fairdraft.audit.dense import dense_logits
 from fairdraft.audit.faults import FAULTS, Planting
 from fairdraft.audit.faults.noise_faults import clamped as clamped_positions
+
+if TYPE_CHECKING:
+    import pytest
 
 
 @dataclass(frozen=True)
@@ -150,12 +152,13 @@ def _with_prompt(original: Callable[..., Any], planting: Planting) -> Callable[.
 
 
 def _of_first_row(original: Callable[..., Any], planting: Planting) -> Callable[..., Any]:
-    def forbid_early_ends(logits: Any, paths: Any, *args: Any) -> None:
+    def forbid(logits: Any, paths: Any, *args: Any) -> None:
         first = torch.zeros_like(logits[:, :1])
-        original(first, replace(paths, width=1), *args)
+        one = np.ones_like(paths.num_rows)
+        original(first, replace(paths, width=1, num_rows=one), *args)
         logits += first
 
-    return forbid_early_ends
+    return forbid
 
 
 def _with_rejected(original: Callable[..., Any], planting: Planting) -> Callable[..., Any]:
@@ -192,6 +195,20 @@ EARLY_ENDS_ONCE_A_ROUND = _planted(
     "early-ends-once-a-round",
     "min_tokens is looked at once a round",
     "forbid_early_ends",
+    _of_first_row,
+)
+#: bad words are looked for before the round's first row, and what they forbid is kept for all
+BAD_WORDS_ONCE_A_ROUND = _planted(
+    "bad-words-once-a-round",
+    "bad words are looked for once a round",
+    "forbid_bad_words",
+    _of_first_row,
+)
+#: the same of n-grams
+NGRAMS_ONCE_A_ROUND = _planted(
+    "ngrams-once-a-round",
+    "repeated n-grams are looked for once a round",
+    "forbid_repeated_ngrams",
     _of_first_row,
 )
 #: every draft of earlier rounds stays in the history, rejected ones and accepted ones once more

@@ -31,8 +31,10 @@ from tests.law.enumeration import (
     weights_of,
 )
 from tests.law.faults import (
+    BAD_WORDS_ONCE_A_ROUND,
     EARLY_ENDS_ONCE_A_ROUND,
     FORBIDDEN_AS_ABSENT,
+    NGRAMS_ONCE_A_ROUND,
     PENALIZED_ONCE_A_ROUND,
     PROMPT_AS_OUTPUT,
     Fault,
@@ -189,6 +191,8 @@ PLANTED: dict[str, tuple[Fault, str, str, float, float]] = {
     "prompt as output": (PROMPT_AS_OUTPUT, "presence_penalty", "first", 0.321, 0.328),
     "prompt counted": (PROMPT_AS_OUTPUT, "frequency_penalty", "later", 0.0706, 0.0782),
     "ends held back once a round": (EARLY_ENDS_ONCE_A_ROUND, "min_tokens", "later", 0.0138, 0.0203),
+    "bad words once a round": (BAD_WORDS_ONCE_A_ROUND, "bad_words_ids", "later", 0.1397, 0.1933),
+    "n-grams once a round": (NGRAMS_ONCE_A_ROUND, "no_repeat_ngram_size", "later", 0.1234, 0.176),
 }
 
 

@@ -1,0 +1,227 @@
+"""Cells of the equivalence matrix: a parameter, a rule and a kind of q, through the engine.
+
+Toys of four ids, whose next law is a row of a table; two drafts a round. The law of the first
+three tokens comes from the definitions of `tests.law.processed`, token by token; a text that ends
+early is filled up with id 0. Axes: V vocabulary.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from conditions import ROOT
+from matrix_drafts import FORMS, RULES, config_of
+
+# the tests' definitions are those of the matrix; they are imported from the checkout
+sys.path.insert(0, str(ROOT))
+
+from fairdraft import LLM, SamplingParams, StructuredOutputsParams  # noqa: E402
+from fairdraft.stats import LawTest, total_variation  # noqa: E402
+from tests.engine.toys import from_probs, letter_tokenizer  # noqa: E402
+from tests.law.batches import LENGTH, plan_joint  # noqa: E402
+from tests.law.judging import count  # noqa: E402
+from tests.law.processed import CASES, V, processed_row  # noqa: E402
+from tests.law.tables import (  # noqa: E402
+    BASE_TWO,
+    P4,
+    Q4,
+    History,
+    joint_law,
+    log,
+    markov,
+    softmax,
+)
+
+#: two drafts, so that the third token is now a replacement, now the bonus, now of a later round
+K = 2
+#: the end of sequence, and what the target and the draft model say after each id
+END, (TARGET, DRAFT) = 3, markov(V, 1, P4, Q4)
+PROMPT = (2, 1, 0)
+GRAMMAR = "structured_outputs"
+#: the grammar of `GRAMMAR` and all texts that it matches, over ids 0 to 2
+REGEX = "[ab][bc]c?"
+TEXTS = {(x, y, *z) for x in (0, 1) for y in (1, 2) for z in ((), (2,))}
+#: samples of a request, and rows of a batch
+SAMPLES, BATCH = 512, 256
+#: seeds of a cell
+SEEDS = 1_000_000
+
+#: what drafts under a fault: q in full, so that masks forbid drafts, but a bonus has to be reached
+UNDER_FAULT = {"logit_bias": "dense, processed"}
+
+#: as in the enumeration, but that texts really end, and bad words come up more often
+PARAMETERS: dict[str, dict[str, Any]] = {
+    case: {"ignore_eos": True, **options} for case, options in CASES.items()
+}
+PARAMETERS["bad_words"]["bad_words"] = ["ac", "ba", "dcb"]
+PARAMETERS["min_tokens"] = {"min_tokens": 2, "stop_token_ids": [1]}
+PARAMETERS[GRAMMAR] = {}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One law test.
+
+    Attributes:
+        parameter: Of PARAMETERS.
+        rule: Of RULES.
+        q: Of FORMS.
+        is_planted: Whether the parameter's fault is in place, so that the test must fail.
+    """
+
+    parameter: str
+    rule: str
+    q: str
+    is_planted: bool = False
+
+    def __str__(self) -> str:
+        kind = "planted fault" if self.is_planted else f"{self.q} q"
+        return f"{self.parameter}, rule {self.rule}, {kind}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a cell.
+
+    Attributes:
+        num_trials: Texts, as many as planned.
+        moved: Total variation (TV) between the law and that without the parameter.
+        tv, floor: Observed TV over the tested groups, and what a right sampler shows.
+        log10_p: Of the test; None if a text came that cannot.
+        stood: Share of drafts that stood.
+        fault: Name of what was planted; None for nothing.
+        as_expected: Whether the test passed, or failed where a fault was planted and ran.
+        error: Message of a request that failed, or None.
+    """
+
+    parameter: str
+    rule: str
+    q: str
+    num_trials: int
+    moved: float
+    tv: float
+    floor: float
+    log10_p: float | None
+    stood: float
+    fault: str | None
+    as_expected: bool
+    error: str | None
+
+
+def left_out() -> dict[str, str]:
+    """Parameters that this installation cannot run, and why."""
+    if importlib.util.find_spec("llguidance") is None:
+        return {GRAMMAR: "llguidance is not installed"}
+    return {}
+
+
+def cells(parameters: Iterable[str]) -> list[Cell]:
+    """Every rule and q of the parameters, and their faults under the rules of ratios."""
+    names = list(parameters)
+    found = [Cell(name, rule, q) for name in names for rule in RULES for q in FORMS]
+    for name in names:
+        q = UNDER_FAULT.get(name, "dense")
+        found += [Cell(name, rule, q, is_planted=True) for rule in ("token", "block")]
+    return found
+
+
+def params_of(parameter: str) -> SamplingParams:
+    """Parameters of the requests of a cell."""
+    options = dict(PARAMETERS[parameter])
+    if parameter == GRAMMAR:
+        options["structured_outputs"] = StructuredOutputsParams(regex=REGEX)
+    return SamplingParams(
+        **{"temperature": BASE_TWO, "max_tokens": LENGTH + K, "n": SAMPLES} | options
+    )
+
+
+def law(h: History, params: SamplingParams) -> np.ndarray:
+    """The definition: law over V ids after output tokens; id 0 after the end of the text."""
+    ends = {*(() if params.ignore_eos else (END,)), *(params.stop_token_ids or ())}
+    if ends & set(h):
+        return np.eye(V)[0]
+    raw = log(TARGET)[(*PROMPT, *h)[-1]].astype(np.float64)
+    if params.structured_outputs is not None:
+        following = {text[len(h)] for text in TEXTS if text[: len(h)] == h != text}
+        following |= {END} if h in TEXTS else set()
+        raw[[v for v in range(V) if v not in following]] = -np.inf
+    row = processed_row(raw, PROMPT, h, params)
+    # where nothing is left no text comes to, or the joint law is none and its plan is refused
+    return np.zeros(V) if (row == -np.inf).all() else softmax(row, params.temperature)
+
+
+@cache
+def plan_of(parameter: str, effect: float) -> tuple[LawTest, float]:
+    """The test of the first three tokens, and how far the parameter moves their law."""
+    params = params_of(parameter)
+    plain = SamplingParams(temperature=params.temperature, ignore_eos=True)
+    asked, free = (joint_law(lambda h, p=p: law(h, p), V, LENGTH) for p in (params, plain))
+    return plan_joint(law, V, params, effect), total_variation(asked, free)
+
+
+def run_cell(cell: Cell, number: int, effect: float, seed: int) -> dict[str, Any]:
+    """Draws as many texts as planned and judges them.
+
+    Args:
+        cell: Which.
+        number: Of the cell, so that no two draw the same.
+        effect: TV that the test sees.
+        seed: Of the run.
+    """
+    from matrix_faults import PLANTED
+
+    plan, moved = plan_of(cell.parameter, effect)
+    fault = PLANTED[cell.parameter] if cell.is_planted else None
+    llm = _engine(cell)
+    params = params_of(cell.parameter)
+    first = (seed * SEEDS + number) * SEEDS
+    asked = [replace(params, seed=first + i) for i in range(-(-plan.num_trials // SAMPLES))]
+    with nullcontext() if fault is None else fault.planted() as planting:
+        outputs = llm.generate([list(PROMPT)] * len(asked), asked)
+    verdict = plan.judge(count(_texts(outputs), (V,) * LENGTH))
+    error = next((output.error for output in outputs if output.error is not None), None)
+    metrics = [output.metrics for output in outputs if output.metrics is not None]
+    drafts = sum(each.num_draft_tokens for each in metrics)
+    stood = sum(each.num_accepted_tokens for each in metrics)
+    is_due = verdict.passed if planting is None else planting.count > 0 and not verdict.passed
+    return asdict(
+        Result(
+            cell.parameter,
+            cell.rule,
+            cell.q,
+            verdict.num_trials,
+            round(moved, 4),
+            round(verdict.distance.observed, 5),
+            round(verdict.distance.floor, 5),
+            None if verdict.impossible else round(float(verdict.log_p_value / np.log(10.0)), 3),
+            round(stood / drafts, 4),
+            None if fault is None else fault.name,
+            bool(is_due and error is None),
+            error,
+        )
+    )
+
+
+def _engine(cell: Cell) -> LLM:
+    # the draft's best token is the target's worst, so point masses are the target's own best
+    table = TARGET if cell.q == "point mass" else DRAFT
+    target, draft = (from_probs(laws, eos_token_id=END) for laws in (TARGET, table))
+    spelled = ("abc", "</s>") if cell.parameter == GRAMMAR else ("abcd", None)
+    letters = letter_tokenizer(*spelled)
+    config = config_of(cell.q, cell.rule, draft, table, K)
+    # the draft model has no tokenizer to compare, and its ids are the target's
+    config["check_vocabulary"] = False
+    return LLM(target, tokenizer=letters, speculative_config=config, max_num_seqs=BATCH)
+
+
+def _texts(outputs: list[Any]) -> np.ndarray:
+    """First three tokens of every sample [N, 3], filled up with id 0."""
+    texts = [sample.token_ids[:LENGTH] for output in outputs for sample in output.outputs]
+    return np.array([[*text, *[0] * (LENGTH - len(text))] for text in texts])

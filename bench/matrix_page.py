@@ -1,0 +1,81 @@
+"""Writes the engine's table of `docs/processors.md` from `results/matrix.json`.
+
+    python bench/matrix.py --record --effect 0.15
+    python bench/matrix_page.py
+
+The table of what is enumerated, in the same page, is `python -m tests.law.processed`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from blocks import fill, markdown_table
+from conditions import ROOT, describe
+
+PAGE = ROOT / "docs" / "processors.md"
+RECORDED = ROOT / "bench" / "results" / "matrix.json"
+
+
+def main() -> None:
+    """Fills in both blocks of the page."""
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def filled(page: str) -> str:
+    """The page with each block written anew from the results."""
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+    blocks = {"engine-matrix": table(recorded), "engine-conditions": summary(recorded)}
+    return fill(page, blocks, PAGE.name)
+
+
+def table(recorded: dict[str, Any]) -> str:
+    """A line a parameter, a column a rule, and the fault that must fail."""
+    cells, faults = recorded["cells"], recorded["faults"]
+    rules = list(dict.fromkeys(cell["rule"] for cell in cells))
+    columns = ["parameter", *(f"`{rule}`" for rule in rules), "moves the law by", "planted fault"]
+    lines = []
+    for name in dict.fromkeys(cell["parameter"] for cell in cells):
+        own = [cell for cell in cells if cell["parameter"] == name]
+        planted = [fault for fault in faults if fault["parameter"] == name]
+        by_rule = [_tested([cell for cell in own if cell["rule"] == rule]) for rule in rules]
+        lines.append([name, *by_rule, f"{own[0]['moved']:.2f}", _planted(planted)])
+    return markdown_table(columns, lines, are_numbers=False)
+
+
+def summary(recorded: dict[str, Any]) -> str:
+    """How large the run was, and where."""
+    cells, faults = recorded["cells"], recorded["faults"]
+    texts = [cell["num_trials"] for cell in cells]
+    left_out = "".join(f" Left out: {n}, {why}." for n, why in recorded["left_out"].items())
+    return (
+        f"Effect {recorded['effect']:g}, false alarm {recorded['false_alarm']:g} a cell and "
+        f"{len(cells) * recorded['false_alarm']:.2g} for all {len(cells)}, miss "
+        f"{recorded['miss']:g}; {min(texts):,} to {max(texts):,} texts a cell, "
+        f"{recorded['texts']:,} in all; {len(faults)} planted faults, for an effect of "
+        f"{recorded['fault_effect']:g}; seed {recorded['seed']}; {recorded['seconds']:.0f} s in "
+        f"{recorded['jobs']} processes on {describe(recorded['conditions'])}.{left_out}\n"
+    )
+
+
+def _tested(cells: list[dict[str, Any]]) -> str:
+    """How many of the kinds of q passed, the smallest p-value, and the drafts that stood."""
+    passed = [cell for cell in cells if cell["as_expected"]]
+    if len(passed) < len(cells):
+        wrong = ", ".join(cell["q"] for cell in cells if not cell["as_expected"])
+        return f"FAILS: {wrong}"
+    stood = [cell["stood"] for cell in cells]
+    least = 10.0 ** min(cell["log10_p"] for cell in cells)
+    return f"{len(cells)} of {len(cells)}, p >= {least:.2g}; {min(stood):.2f} to {max(stood):.2f}"
+
+
+def _planted(faults: list[dict[str, Any]]) -> str:
+    if not all(fault["as_expected"] for fault in faults):
+        return f"`{faults[0]['fault']}` PASSES"
+    found = " and ".join(f"{fault['tv']:.2f}" for fault in faults)
+    return f"`{faults[0]['fault']}` fails, TV {found}"
+
+
+if __name__ == "__main__":
+    main()
