@@ -1,6 +1,6 @@
 """Writes the engine's table of `docs/processors.md` from `results/matrix.json`.
 
-    python bench/matrix.py --record --effect 0.15
+    python bench/matrix.py --record --effect 0.1
     python bench/matrix_page.py
 
 The table of what is enumerated, in the same page, is `python -m tests.law.processed`.
