@@ -272,7 +272,7 @@ def test_the_trace_records_walked_rows_and_finds_reuse() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rule": "strict"}, "rule = 'strict' is not built"),
+        ({"rule": "strict"}, "rule = 'strict' is no rule for chains"),
         ({"num_draft_tokens": [3] * 12}, r"num_draft_tokens = 3 is outside 0\.\.2"),
         ({"num_draft_tokens": [-1] * 12}, "num_draft_tokens = -1"),
         ({"draft_token_ids": torch.zeros(12, 3, dtype=torch.int64)}, "draft_token_ids has shape"),

@@ -77,11 +77,7 @@ class DraftChain:
         # filled through NumPy, which writes a few numbers several times faster than torch
         drafts = np.full((state.num_rows, num_steps), PLACEHOLDER_TOKEN_ID)
         has_laws = isinstance(state.sampler, SharedSampler)
-        if state.sampler.process is not None:
-            # a processor of the caller's may let in what is no candidate
-            candidates = None
-        if candidates is not None:
-            candidates = candidates[:, :num_steps].to(state.sampler.device)
+        candidates = _candidates_of(state, candidates, num_steps)
         size = self.vocab_size if candidates is None else candidates.shape[2]
         laws = self._law_buffer(state, num_steps, size) if has_laws and not self.greedy else None
         errors: dict[int, str] = {}
@@ -162,6 +158,14 @@ class DraftChain:
             for row, code in zip(rows, error.tolist(), strict=True)
             if code
         }
+
+
+def _candidates_of(state: DraftState, given: Tensor | None, num_steps: int) -> Tensor | None:
+    """Candidates of the steps, where q has to name them alone."""
+    # a processor of the caller's may let in what is no candidate
+    if given is None or state.sampler.process is not None:
+        return None
+    return given[:, :num_steps].to(state.sampler.device)
 
 
 def largest_probability(law: Tensor, temperature: np.ndarray | float) -> np.ndarray:

@@ -291,7 +291,7 @@ IDS, PAIR = torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, dtype=torch.int
         ({"key": PAIR.repeat(2)}, r"key has shape \(4,\)"),
         ({"anchor": 1 << 32}, "position = 4294967296 is outside"),
         ({"sample": -1}, "sample = -1 is outside"),
-        ({"rule": "greedy"}, "rule = 'greedy' is not built"),
+        ({"rule": "greedy"}, "rule = 'greedy' is no rule for chains"),
         ({"method": "gumbel"}, "method is not built for tensors on a GPU"),
         ({"method": "cdf"}, "method = 'cdf' is unknown"),
         ({"return_weights": True}, "return_weights is not built for tensors on a GPU"),

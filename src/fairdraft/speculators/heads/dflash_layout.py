@@ -76,7 +76,10 @@ def read_config(config: dict[str, Any], name: str) -> DflashConfig:
     kind = kind_of(config)
     if kind is None:
         found = config.get("speculators_model_type") or config.get("architectures")
-        raise ValueError(f"{name!r} is no head of method {' or '.join(_CLASSES)}, but {found!r}")
+        raise ValueError(
+            f"{name!r} is no head of method {' or '.join(_CLASSES)}, but {found!r}; leave the "
+            "method out, and it follows from the head"
+        )
     is_flat = "transformer_layer_config" not in config
     inner = config if is_flat else config["transformer_layer_config"]
     own, block = config.get(OWN_KEY) or {}, config | (config.get("dflash_config") or {})

@@ -46,8 +46,8 @@ def read_config(config: dict[str, Any], name: str) -> MtpConfig:
     """
     if "speculators_config" in config or "speculators_model_type" in config:
         raise ValueError(
-            f"{name!r} is in the layout of vllm-project/speculators, which is read for method "
-            "'eagle3' alone"
+            f"{name!r} is in the layout of vllm-project/speculators, which is not read for method "
+            "'mtp'; leave the method out, and it follows from the head"
         )
     count = config.get(_COUNT)
     if not isinstance(count, int) or count < 1:
