@@ -15,6 +15,7 @@ from fairdraft.audit.subjects.engine import EngineSubject
 from fairdraft.audit.subjects.engine_copies import with_trace
 from fairdraft.noise import Trace
 from tests.engine.test_greedy_equality import PROMPTS, half_wrong
+from tests.engine.test_trees import preempt_often
 from tests.engine.toys import ids, tiny_llama
 from tests.speculators.small_heads import KINDS, save_small
 
@@ -35,17 +36,7 @@ def test_a_leaf_beside_a_parent_is_not_taken_for_fed(tree: Any) -> None:
     prompts = [[*PROMPTS[i % len(PROMPTS)], i] for i in range(4)]
     llm = LLM(target, speculative_config=config, max_num_seqs=1)
     alone = ids(llm.generate(prompts, params))
-    step, rounds = llm.engine.step, 0
-
-    def preempting_step() -> Any:
-        nonlocal rounds
-        events, rounds = step(), rounds + 1
-        if rounds % 3 == 1:
-            for name in list(llm.engine.requests)[:1]:
-                llm.engine.preempt(name)
-        return events
-
-    llm.engine.step = preempting_step  # type: ignore[method-assign]
+    preempt_often(llm)
     assert ids(llm.generate(prompts, params)) == alone
 
 

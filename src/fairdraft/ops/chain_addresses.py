@@ -16,15 +16,13 @@ from fairdraft.noise.address import as_keys
 from fairdraft.ops import rows
 
 
-def chain_addresses(
-    at: tuple[Any, Any, Any], num_drafts: np.ndarray, depth: int, *, is_common: bool = False
-) -> tuple[noise.Address, noise.Address]:
-    """The K tests and the K + 1 last tokens of each request; `at` is key, anchor and sample.
+def request_fields(at: tuple[Any, Any, Any], count: int) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Key, anchor and sample of each of `count` requests as columns; an integer sample stays one.
 
-    Under common noise there are no tests, and every token has the address of plain decoding.
+    Raises:
+        ValueError: If one of them is neither a scalar nor one a row.
     """
     key, anchor, sample = at
-    count = len(num_drafts)
     keys = as_keys(key)
     if keys.shape not in ((), (count,)):
         raise ValueError(f"key has shape {keys.shape}; give a scalar or one key a row ({count})")
@@ -32,6 +30,18 @@ def chain_addresses(
     anchors = rows.as_vector("anchor", anchor, count, np.int64)[:, None]
     if not isinstance(sample, int):
         sample = rows.as_vector("sample", sample, count, np.int64)[:, None]
+    return keys, anchors, sample
+
+
+def chain_addresses(
+    at: tuple[Any, Any, Any], num_drafts: np.ndarray, depth: int, *, is_common: bool = False
+) -> tuple[noise.Address, noise.Address]:
+    """The K tests and the K + 1 last tokens of each request; `at` is key, anchor and sample.
+
+    Under common noise there are no tests, and every token has the address of plain decoding.
+    """
+    count = len(num_drafts)
+    keys, anchors, sample = request_fields(at, count)
     if is_common or not depth:
         positions = anchors + np.arange(depth + 1)
         final_at = noise.address(Stream.TARGET, key=keys, position=positions, sample=sample)

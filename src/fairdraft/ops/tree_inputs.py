@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fairdraft import noise
 from fairdraft.noise import Stream
-from fairdraft.noise.address import as_keys
 from fairdraft.ops import rows
+from fairdraft.ops.chain_addresses import request_fields
 from fairdraft.ops.chain_inputs import SparseLogits, check_counts, check_forbidden
 from fairdraft.ops.chain_rows import draft_rows, token_ids_of
 from fairdraft.ops.flat_rows import FlatRows
@@ -171,15 +171,8 @@ def _masked(
 
 def _addresses(at: tuple[Any, Any, Any], tree: Shape) -> tuple[noise.Address, noise.Address]:
     """The tests of the N nodes and the tokens after the N + 1 rows; `at` is key, anchor, sample."""
-    key, anchor, sample = at
     count, size = tree.parents.shape
-    keys = as_keys(key)
-    if keys.shape not in ((), (count,)):
-        raise ValueError(f"key has shape {keys.shape}; give a scalar or one key a row ({count})")
-    keys = keys.reshape(-1, 1)
-    anchors = rows.as_vector("anchor", anchor, count, np.int64)[:, None]
-    if not isinstance(sample, int):
-        sample = rows.as_vector("sample", sample, count, np.int64)[:, None]
+    keys, anchors, sample = request_fields(at, count)
     nodes = np.arange(size + 1)
     is_plain = tree.first_child[:, :1] == 0
     streams = np.where(tree.first_child > 0, int(Stream.RESIDUAL), int(Stream.BONUS))

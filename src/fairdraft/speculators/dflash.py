@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fairdraft.speculators.features import Features
 from fairdraft.speculators.head import HeadSpeculator
-from fairdraft.speculators.heads import CachedBlocks
+from fairdraft.speculators.heads import CachedBlocks, best_ids
 from fairdraft.speculators.proposal import DraftState, Guesses, Proposal
 
 
@@ -107,6 +107,11 @@ class DflashSpeculator(HeadSpeculator):
             return self._law(self._chosen(logits[:, step - 1], rows))
 
         return self._chain.draw(state, counts, next_logits)
+
+    def _best_ids(self, logits: Tensor, count: int) -> Tensor:
+        """The head's numbers of the best ids that are the target's [..., count], best first."""
+        is_known = self.head.head.target_ids < self.vocab_size
+        return best_ids(logits.float().where(is_known, -torch.inf), count)
 
     def observe(self, features: Features) -> None:
         """Keeps keys and values of newly decided tokens."""

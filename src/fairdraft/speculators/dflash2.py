@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fairdraft.speculators.dflash import DflashSpeculator
-from fairdraft.speculators.heads import CachedBlocks, Dflash2Head, best_ids
+from fairdraft.speculators.heads import CachedBlocks, Dflash2Head
 from fairdraft.speculators.proposal import DraftState, Guesses
 
 
@@ -94,11 +94,9 @@ class Dflash2Speculator(DflashSpeculator):
     def _candidates(self, hidden: Tensor) -> _Candidates:
         """Candidates at each draft, from outputs [B, K, H]."""
         logits = self.head.logits(hidden).float()
-        ids = self._network.target_ids
-        is_known = ids < self.vocab_size
-        draft_ids = best_ids(logits.where(is_known, -torch.inf), self.num_candidates)
+        draft_ids = self._best_ids(logits, self.num_candidates)
         return _Candidates(
-            token_ids=ids[draft_ids],
+            token_ids=self._network.target_ids[draft_ids],
             draft_ids=draft_ids,
             unary=logits.gather(-1, draft_ids),
             projected=self._network.candidate_selector.project(hidden),

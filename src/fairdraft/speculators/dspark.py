@@ -22,7 +22,6 @@ from torch import Tensor
 
 from fairdraft.speculators.dflash import DflashSpeculator
 from fairdraft.speculators.heads import CachedBlocks, DsparkHead
-from fairdraft.speculators.heads.dflash2 import best_ids
 from fairdraft.speculators.proposal import DraftState, Guesses
 
 
@@ -52,10 +51,8 @@ class DsparkSpeculator(DflashSpeculator):
         super().__init__(head, num_speculative_tokens, vocab_size, **options)
         assert isinstance(head.head, DsparkHead)
         self._network = head.head
-        ids = head.head.target_ids
         # rows of padding are no ids
-        self._is_id = ids < vocab_size
-        num_ids = int(self._is_id.sum())
+        num_ids = self._law.num_ids
         self._top_k = None if draft_top_k is None or draft_top_k >= num_ids else draft_top_k
 
     def _draw(self, state: DraftState, counts: np.ndarray, hidden: Tensor, last: Tensor) -> Guesses:
@@ -82,5 +79,5 @@ class DsparkSpeculator(DflashSpeculator):
         logits = base.float() + self._network.bias(before).float()
         if self._top_k is None:
             return logits
-        kept = best_ids(base.float().where(self._is_id, -torch.inf), self._top_k)
+        kept = self._best_ids(base, self._top_k)
         return torch.full_like(logits, -torch.inf).scatter_(-1, kept, logits.gather(-1, kept))

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairdraft.speculators.heads import Dflash2Head, DflashHead, DsparkHead
-from fairdraft.training.losses import Losses, distances
+from fairdraft.training.losses import BatchLosses, Losses, distances
 from fairdraft.training.settings import Settings
 
 
@@ -162,20 +162,11 @@ def block_outputs(
     return outputs.view(num_windows, num_blocks, head.config.num_drafts, -1)
 
 
-class BlockLosses:
-    """Losses of a head of blocks over batches.
-
-    Args:
-        head: In training mode, sharing the target's matrices.
-        settings: Of the training.
-        compiled: Compiles them.
-    """
+class BlockLosses(BatchLosses[DflashHead]):
+    """Losses of a head of blocks over batches; arguments as in `BatchLosses`."""
 
     def __init__(self, head: DflashHead, settings: Settings, *, compiled: bool) -> None:
-        self._head, self._settings = head, settings
-        positions = torch.arange(settings.width + 1, device=head.first_weight.device)
-        self._angles = head.angles(positions[None])
-        self._losses = torch.compile(block_losses, dynamic=False) if compiled else block_losses
+        super().__init__(head, settings, block_losses, settings.width + 1, compiled=compiled)
 
     def __call__(
         self,

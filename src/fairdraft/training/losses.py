@@ -5,10 +5,17 @@ Axes: T drafts a round, C draft ids.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
+
+from fairdraft.speculators.heads import Head
+from fairdraft.training.settings import Settings
+
+H = TypeVar("H", bound=Head)
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,32 @@ class Losses:
     total: Tensor
     cross_entropy: Tensor
     acceptance: Tensor
+
+
+class BatchLosses(Generic[H]):
+    """Losses of a head over batches, which a subclass is called with.
+
+    Args:
+        head: In training mode, sharing the target's matrices.
+        settings: Of the training.
+        losses: Computes them for one batch.
+        num_positions: Positions whose rotations it takes.
+        compiled: Compiles it.
+    """
+
+    def __init__(
+        self,
+        head: H,
+        settings: Settings,
+        losses: Callable[..., Losses],
+        num_positions: int,
+        *,
+        compiled: bool,
+    ) -> None:
+        self._head, self._settings = head, settings
+        positions = torch.arange(num_positions, device=head.first_weight.device)
+        self._angles = head.angles(positions[None])
+        self._losses = torch.compile(losses, dynamic=False) if compiled else losses
 
 
 def distances(probs: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:

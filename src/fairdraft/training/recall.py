@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fairdraft.speculators.heads import SharedKvHead
-from fairdraft.training.losses import Losses
+from fairdraft.training.losses import BatchLosses, Losses
 from fairdraft.training.settings import Settings
 from fairdraft.training.ttt import draft_losses
 
@@ -62,20 +62,11 @@ def recall_losses(
     return draft_losses(head, outputs, probs, decay=decay, tv_weight=tv_weight)
 
 
-class RecallLosses:
-    """Losses of a head over its target's keys over batches.
-
-    Args:
-        head: In training mode, sharing the target's matrices.
-        settings: Of the training.
-        compiled: Compiles them.
-    """
+class RecallLosses(BatchLosses[SharedKvHead]):
+    """Losses of a head over its target's keys over batches; arguments as in `BatchLosses`."""
 
     def __init__(self, head: SharedKvHead, settings: Settings, *, compiled: bool) -> None:
-        self._head, self._settings = head, settings
-        positions = torch.arange(settings.length, device=head.first_weight.device)
-        self._angles = head.angles(positions[None])
-        self._losses = torch.compile(recall_losses, dynamic=False) if compiled else recall_losses
+        super().__init__(head, settings, recall_losses, settings.length, compiled=compiled)
 
     def __call__(
         self,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fairdraft.speculators.heads import Head, SlotHead
-from fairdraft.training.losses import Losses, distances
+from fairdraft.training.losses import BatchLosses, Losses, distances
 from fairdraft.training.settings import Settings
 
 
@@ -132,20 +132,11 @@ def step_outputs(
     return outputs
 
 
-class SlotLosses:
-    """Losses of a head of slots over batches.
-
-    Args:
-        head: In training mode, sharing the target's matrices.
-        settings: Of the training.
-        compiled: Compiles them.
-    """
+class SlotLosses(BatchLosses[SlotHead]):
+    """Losses of a head of slots over batches; arguments as in `BatchLosses`."""
 
     def __init__(self, head: SlotHead, settings: Settings, *, compiled: bool) -> None:
-        self._head, self._settings = head, settings
-        positions = torch.arange(settings.width, device=head.first_weight.device)
-        self._angles = head.angles(positions[None])
-        self._losses = torch.compile(ttt_losses, dynamic=False) if compiled else ttt_losses
+        super().__init__(head, settings, ttt_losses, settings.width, compiled=compiled)
 
     def __call__(
         self,

@@ -91,6 +91,16 @@ def _differences(config: dict[str, Any], rivals: Sequence[dict[str, Any]]) -> li
     return said
 
 
+def made_at_most(config: Mapping[str, Any], make: Callable[[int], T], most: int) -> tuple[int, T]:
+    """What `make` returns for the K that a dictionary names, or as `most_drafts`; and that K.
+
+    Raises:
+        ValueError: As `make`, of a K that was named, or as `most_drafts`.
+    """
+    asked = config.get("num_speculative_tokens")
+    return most_drafts(make, most) if asked is None else (asked, make(asked))
+
+
 def most_drafts(make: Callable[[int], T], most: int) -> tuple[int, T]:
     """What `make` returns for the largest K that it takes, and that K.
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fairdraft.engine.choice.candidates import Candidate, available, most_drafts, named
+from fairdraft.engine.choice.candidates import Candidate, available, made_at_most, named
 from fairdraft.engine.choice.config import AutoConfig
 from fairdraft.engine.choice.rounds import (
     RoundLog,
@@ -165,10 +165,7 @@ def choose(
             def make(count: int, config: SpeculativeConfig = config) -> Trial:
                 return new_trial(config, count, target, dtype, engine)
 
-            if "num_speculative_tokens" in candidate.config:
-                last = make(most)
-            else:
-                most, last = most_drafts(make, most)
+            most, last = made_at_most(candidate.config, make, most)
         except ValueError as error:
             if candidate.is_asked:
                 raise

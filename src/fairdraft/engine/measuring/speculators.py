@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from fairdraft.engine.choice.candidates import Candidate, available, most_drafts
+from fairdraft.engine.choice.candidates import Candidate, available, made_at_most
 from fairdraft.engine.choice.prompts import PROMPTS
 from fairdraft.engine.llm import LLM
 from fairdraft.engine.measuring.timing import Spread, interleave, paired_ratio, spread
@@ -190,15 +190,11 @@ def measure_speculators(
 
 
 def _llm(target: CausalLM, candidate: Candidate, num_drafts: int, engine: dict[str, Any]) -> LLM:
-    config = candidate.config
-    if "num_speculative_tokens" in config:
-        return LLM(target, speculative_config=config, **engine)
-
     def make(count: int) -> LLM:
-        asked = {**config, "num_speculative_tokens": count}
+        asked = {**candidate.config, "num_speculative_tokens": count}
         return LLM(target, speculative_config=asked, **engine)
 
-    return most_drafts(make, num_drafts)[1]
+    return made_at_most(candidate.config, make, num_drafts)[1]
 
 
 def _run(
