@@ -157,6 +157,39 @@ def test_repeats_read_nothing_of_the_call_before(vocab_size: int, rule: Rule) ->
     assert num_wrong == 0
 
 
+@pytest.mark.parametrize("arithmetic", ["fast", "portable"])
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_a_request_gets_alone_what_it_gets_in_a_batch(rule: Rule, arithmetic: Any) -> None:
+    """Bits of margins too: a call is cut up by its size, and no sum may feel it."""
+    count, depth, vocab_size = 96, 3, VOCAB_SIZES[0]
+    generator = torch.Generator("cuda").manual_seed(7)
+    shape = (count, depth + 1, vocab_size)
+    target = torch.randn(shape, generator=generator, device="cuda").mul_(3.0)
+    draft = torch.randn((count, depth, vocab_size), generator=generator, device="cuda")
+    draft = draft.mul_(0.4).add_(target[:, :-1])
+    ids = (draft + torch.randn(draft.shape, generator=generator, device="cuda")).argmax(-1)
+    keys = torch.arange(1, count + 1, device="cuda")
+
+    def verdict(rows: slice) -> ops.Verdict:
+        return ops.verify_chain(
+            target[rows],
+            ids[rows],
+            torch.full((len(ids[rows]),), depth, device="cuda"),
+            draft_logits=draft[rows],
+            key=keys[rows],
+            anchor=keys[rows],
+            rule=rule,
+            arithmetic=arithmetic,
+        )
+
+    whole = verdict(slice(None))
+    assert 0 < int((whole.num_accepted_tokens < depth).sum()) < count
+    for b in (*range(12), count - 1):
+        solo = verdict(slice(b, b + 1))
+        for name in VERDICT:
+            assert torch.equal(getattr(solo, name)[0], getattr(whole, name)[b]), (name, b)
+
+
 @pytest.mark.parametrize("rule", ["token", "block"])
 def test_errors_leave_a_workspace_as_it_was(rule: Rule) -> None:
     """Bad rows, bad numbers, then the good call again in the same memory."""

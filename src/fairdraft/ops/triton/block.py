@@ -1,8 +1,8 @@
-"""Second kernel of rule `block`: the mass of max(rho p - q, 0) that tests a prefix.
+"""Second kernel of rule `block`: max(rho p - q, 0) of a row, whose mass tests the prefix before it.
 
-It goes from the longest prefix down and reads nothing once a longer one stands. Masses are sums of
-integers, so they are exact and free of order. Axes: B requests, K drafts, R = K + 1 rows, V
-vocabulary, T tiles.
+It goes from the longest prefix down and reads nothing once a longer one stands. What it leaves of
+the tiles is what the replacement is drawn from. Masses are sums of integers, so they are exact and
+free of order. Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportArgumentType=false
@@ -13,7 +13,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fairdraft.ops.triton.law import mass_units, request_laws, residual_of
+from fairdraft.ops.triton.law import (
+    mass_units,
+    power_of_two,
+    request_laws,
+    residual_of,
+    residual_tiles,
+)
 from fairdraft.ops.triton.path import FAILED, PASSED, is_outlived, prefix_test, store_test
 from fairdraft.ops.triton.reading import is_last, let_next_start, wait_for_previous
 from fairdraft.ops.triton.request import (
@@ -42,6 +48,7 @@ def mass_kernel(
     found,
     tests,
     path,  # stop, state int32 [B], rho float64 [B, R]
+    residual,  # exponent int32 [B, K, T], tile_sum float32 [B, K, T]
     done_ptr,  # int32 [B, R], zeros before and after
     sizes,  # B, V, T
     num_rows,
@@ -75,7 +82,9 @@ def mass_kernel(
     if is_needless == 0:
         p_row, q_row, q_place = row_places(target, draft, first, b, r)
         masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[4])[2]
-        laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c)
+        laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c, True)
+        tiles_of_row = (b * K + r) * num_tiles
+        exponents, sums = residual[0] + tiles_of_row, residual[1] + tiles_of_row
         units = tl.full([], 0, tl.int64)
         for i in range(SHAPE[3]):
             part = chunk * SHAPE[3] + i
@@ -91,16 +100,20 @@ def mass_kernel(
                 True,
                 MODE[0],
             )
+            exponent, tile_sum = residual_tiles(values)
+            tile = part * TILES + tl.arange(0, TILES)
+            tl.store(exponents + tile, exponent, mask=tile < num_tiles)
+            tl.store(sums + tile, tile_sum, mask=tile < num_tiles)
             if MODE[0]:
-                # one tile after the other, each by one tree
-                total = tl.sum(tl.sum(values, 1), 0).to(tl.float64)
-                units += mass_units(tl.minimum(total, 1.0))
+                masses = tile_sum.to(tl.float64) * power_of_two(tl.maximum(exponent, -126))
+                units += tl.sum(mass_units(tl.minimum(masses, 1.0)), 0)
             else:
                 units += tl.sum(tl.sum(mass_units(values), 1), 0)
         tl.atomic_add(tests[2] + place, units, sem="relaxed")
     if is_last(done_ptr + place, num_chunks):
         all_units = tl.atomic_xchg(tests[2] + place, 0)
-        if is_outlived(tests, b, r) == 0:
+        # the empty prefix stands untested
+        if (r > 0) & (is_outlived(tests, b, r) == 0):
             mass = all_units.to(tl.float64) * _ULP_OF_ONE
             u = accept_number(at, b, r - 1, STRIDES, ADDRESS)
             is_passed, margin = prefix_test(mass, mass + (1.0 - rho), u)

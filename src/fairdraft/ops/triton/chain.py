@@ -2,7 +2,8 @@
 
 Programs are ordered row 0 of every request, row 1 of every request, and so on, and a program whose
 request already ended at an earlier row reads nothing. The last program of a row decides it: it
-tests the row's draft, or draws the row's own token. `emit.py` puts a request together.
+tests the row's draft, or draws the token that a draft has to match. `emit.py` puts a request
+together, and draws what follows tested drafts.
 Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles.
 """
 
@@ -22,11 +23,11 @@ from fairdraft.ops.triton.race import call_error, greedy, race, row_error
 from fairdraft.ops.triton.reading import (
     is_last,
     let_next_start,
-    load_masked_tiles,
     load_stats,
     load_tiles,
     store_stats,
     wait_for_previous,
+    without,
 )
 from fairdraft.ops.triton.request import (
     ACCEPTED,
@@ -44,6 +45,7 @@ from fairdraft.ops.triton.request import (
     scales,
 )
 
+_INF = tl.constexpr(float("inf"))
 _DRAFT_ERROR = tl.constexpr(int(RowError.DRAFT))
 
 
@@ -69,7 +71,7 @@ def chain_kernel(
     MODE: tl.constexpr,
     STRIDES: tl.constexpr,  # key, anchor, sample, temperature, draft temperature, point_mass
     ADDRESS: tl.constexpr,
-    SHAPE: tl.constexpr,  # tiles a program, most tiles, most rows, loops
+    SHAPE: tl.constexpr,  # tiles a program, most tiles, most rows, whether to read ahead
     HAS_PDL: tl.constexpr,
 ):
     R: tl.constexpr = K + 1
@@ -87,24 +89,27 @@ def chain_kernel(
     has_ended = ends_before(found[6], b, r, SHAPE[2])
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
     x_d, is_forbidden, masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[4])
+    p_row, q_row, q_place = row_places(target, draft, first, b, r)
+    if SHAPE[3]:
+        # with the rest, whether or not it turns out to be wanted; rows of flat calls may not exist
+        readable = tl.where(r <= n, vocab_size, 0) if MODE[5] else vocab_size
+        x = load_tiles(p_row, readable, chunk, TILES)
     if r > n:
         return
     is_ratio = (r < n) & (is_matched == 0)
     place = b * R + r
-    p_row, q_row, q_place = row_places(target, draft, first, b, r)
     p_tiles = (p_stats[0] + place * num_tiles, p_stats[1] + place * num_tiles)
     q_tiles = (q_stats[0] + q_place * num_tiles, q_stats[1] + q_place * num_tiles)
     if MODE[1]:
         row = tl.arange(0, SHAPE[2])
         num_open = tl.where((r == 0) & (chunk == 0), R, 0)
         tl.store(tests[0] + b * R + row, 0, mask=row < num_open)
-    drafted = draft_logits_of(p_row, q_row, x_d, vocab_size, is_ratio)
     if has_ended == 0:
+        if not SHAPE[3]:
+            x = load_tiles(p_row, vocab_size, chunk, TILES)
         if MODE[4]:
             # a forbidden draft has p = 0
-            x = load_masked_tiles(p_row, vocab_size, chunk, masked_id, TILES)
-        else:
-            x = load_tiles(p_row, vocab_size, chunk, TILES)
+            x = without(x, chunk, masked_id, TILES)
         if MODE[2] and not MODE[3]:
             y = load_tiles(q_row, tl.where(is_ratio, vocab_size, 0), chunk, TILES)
         store_stats(x, chunk, num_tiles, tl.where(c > 0.0, c, 1.0), p_tiles, MODE[0], TILES)
@@ -116,10 +121,10 @@ def chain_kernel(
         # where an earlier row ends the walk meanwhile, nobody reads what is decided here
         if has_ended == 0:
             decide(
-                (p_row, p_tiles, q_tiles),
+                (p_row, q_row, p_tiles, q_tiles),
                 (p_stats, q_stats, q_place, place),
-                (c, draft_c, is_ratio, is_forbidden, masked_id, is_possible),
-                drafted,
+                (c, draft_c, is_ratio, is_matched, is_possible),
+                (x_d, is_forbidden, masked_id),
                 at,
                 found,
                 (b, r, n, vocab_size, num_tiles),
@@ -132,19 +137,6 @@ def chain_kernel(
             # the last row of a request puts its path together
             if is_last(requests_done_ptr + b, n + 1) & (is_matched == 0):
                 store_path(found, path, tests, at, b, n, K, STRIDES, ADDRESS)
-
-
-@triton.jit
-def draft_logits_of(p_row, q_row, x_d, vocab_size, is_ratio):
-    """A draft, whether it is an id, and its logits under target and draft where they count.
-
-    The last program of a row wants them; asked for before the tiles, they come with them.
-    """
-    is_id = (x_d >= 0) & (x_d < vocab_size)
-    place = tl.where(is_id, x_d, 0)
-    p_logit = tl.load(p_row + place, mask=is_ratio, other=0.0)
-    q_logit = tl.load(q_row + place, mask=is_ratio, other=0.0)
-    return x_d, is_id, p_logit, q_logit
 
 
 @triton.jit
@@ -162,15 +154,15 @@ def decide(
     SHAPE: tl.constexpr,
 ):
     """Decides one row whose statistics are complete."""
-    p_row, p_tiles, q_tiles = rows
+    p_row, _, p_tiles, _ = rows
     p_stats, q_stats, q_place, place = places
-    c, draft_c, is_ratio, is_forbidden, masked_id, is_possible = request
-    x_d, is_id, p_logit, q_logit = drafted
+    c, draft_c, is_ratio, is_matched, is_possible = request
+    x_d, is_forbidden, masked_id = drafted
     b, r, n, vocab_size, num_tiles = index
-    x_tile = tl.where(is_id, x_d, 0) // TILE
-    p_top = tl.load(p_tiles[0] + x_tile, cache_modifier=".cg")
-    q_top = tl.load(q_tiles[0] + x_tile, mask=is_ratio, other=0.0, cache_modifier=".cg")
+    # all of this is asked for at once: one trip to memory
+    is_id, p_logit, q_logit, p_top, q_top = draft_logits_of(rows, x_d, vocab_size, is_ratio)
     top, total = load_stats(p_tiles[0], p_tiles[1], num_tiles, SHAPE[1])
+    q_max, q_sum = draft_row(q_stats, q_place, is_ratio & MODE[3])
     error, row_max = row_error(top, total)
     key, counter, is_good = final_address(at, b, r, n, STRIDES, ADDRESS, MODE[8])
     error = call_error(error, is_good, (c == c) & (draft_c == draft_c) & is_possible)
@@ -179,13 +171,16 @@ def decide(
     tl.store(p_stats[2] + place, row_max)
     tl.store(p_stats[3] + place, row_sum)
     state = tl.where(error == 0, DRAWN, ERROR + error)
-    token, margin = tl.full([], -1, tl.int32), tl.full([], 0.0, tl.float64)
+    # what `emit` draws adds its own margin
+    token, margin = tl.full([], -1, tl.int32), tl.full([], _INF, tl.float64)
     broken = tl.full([], 0, tl.int32)
     if error == 0:
         if is_ratio:
-            q_error, q_max, q_sum = draft_row(
-                q_tiles, q_stats, q_place, draft_c, num_tiles, MODE, SHAPE
-            )
+            q_error = (q_sum <= 0).to(tl.int32)
+            if not MODE[3]:
+                q_error, q_max, q_sum = new_draft_row(
+                    rows[3], q_stats, q_place, draft_c, num_tiles, SHAPE
+                )
             if q_error != 0:
                 state = tl.full([], ERROR + _DRAFT_ERROR, tl.int32)
             else:
@@ -201,7 +196,7 @@ def decide(
                     state = tl.where((p_x > 0.0) & (q_x > 0.0), ACCEPTED, REJECTED)
                 tl.store(found[4] + place, p_x)
                 tl.store(found[5] + place, q_x)
-        else:
+        elif is_matched:
             if c == 0.0:
                 token, margin = greedy(p_row, vocab_size, masked_id, top)
             else:
@@ -219,16 +214,33 @@ def decide(
 
 
 @triton.jit
-def draft_row(q_tiles, q_stats, q_place, c, num_tiles, MODE: tl.constexpr, SHAPE: tl.constexpr):
-    """Error, maximum and total of a draft's row, from the statistics of its sampling or ours."""
-    if MODE[3]:
-        q_max, q_sum = tl.load(q_stats[2] + q_place), tl.load(q_stats[3] + q_place)
-        error = (q_sum <= 0).to(tl.int32)
-    else:
-        top, total = load_stats(q_tiles[0], q_tiles[1], num_tiles, SHAPE[1])
-        error, q_max = row_error(top, total)
-        weights = tl.where(error == 0, total * exp2_weight(top - q_max, c), 0.0)
-        q_sum = row_total(weights)
-        tl.store(q_stats[2] + q_place, q_max)
-        tl.store(q_stats[3] + q_place, q_sum)
+def draft_logits_of(rows, x_d, vocab_size, is_ratio):
+    """Whether a draft is an id, its logits under target and draft, and its tile's largest ones."""
+    p_row, q_row, p_tiles, q_tiles = rows
+    is_id = (x_d >= 0) & (x_d < vocab_size)
+    place = tl.where(is_id, x_d, 0)
+    p_logit = tl.load(p_row + place, mask=is_ratio, other=0.0)
+    q_logit = tl.load(q_row + place, mask=is_ratio, other=0.0)
+    tile = place // TILE
+    p_top = tl.load(p_tiles[0] + tile, cache_modifier=".cg")
+    q_top = tl.load(q_tiles[0] + tile, mask=is_ratio, other=0.0, cache_modifier=".cg")
+    return is_id, p_logit, q_logit, p_top, q_top
+
+
+@triton.jit
+def draft_row(q_stats, q_place, is_given):
+    """Maximum and total of a draft's row, from the statistics of its sampling."""
+    q_max = tl.load(q_stats[2] + q_place, mask=is_given, other=0.0)
+    return q_max, tl.load(q_stats[3] + q_place, mask=is_given, other=0)
+
+
+@triton.jit
+def new_draft_row(q_tiles, q_stats, q_place, c, num_tiles, SHAPE: tl.constexpr):
+    """Error, maximum and total of a draft's row, from the statistics of its tiles."""
+    top, total = load_stats(q_tiles[0], q_tiles[1], num_tiles, SHAPE[1])
+    error, q_max = row_error(top, total)
+    weights = tl.where(error == 0, total * exp2_weight(top - q_max, c), 0.0)
+    q_sum = row_total(weights)
+    tl.store(q_stats[2] + q_place, q_max)
+    tl.store(q_stats[3] + q_place, q_sum)
     return error, q_max, q_sum

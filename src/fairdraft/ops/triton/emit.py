@@ -1,5 +1,6 @@
-"""Last kernel of `ops.verify_chain`: what each request emits, by one program a request.
+"""The end of `ops.verify_chain`: what each request emits, by one program a request.
 
+It draws what follows tested drafts: the replacement of a rejected one, or the bonus.
 Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles.
 """
 
@@ -26,6 +27,7 @@ from fairdraft.ops.triton.race import first as first_of
 from fairdraft.ops.triton.race import race, race_tokens
 from fairdraft.ops.triton.reading import let_next_start, load_stats, wait_for_previous
 from fairdraft.ops.triton.request import (
+    DRAWN,
     ERROR,
     REJECTED,
     final_address,
@@ -53,10 +55,10 @@ def replacement(
     IS_BLOCK: tl.constexpr,
     IS_FAST: tl.constexpr,
 ):
-    """Draws from the residual whose tiles are known, or from p where nothing is left of it."""
-    rho, num_tiles, vocab_size, masked_id = sizes
+    """Draws from the residual whose tiles are known, or from p where there is nothing of it."""
+    rho, num_tiles, vocab_size, masked_id, is_rejected = sizes
     tile = tl.arange(0, MAX_TILES)
-    is_tile = tile < num_tiles
+    is_tile = tile < tl.where(is_rejected, num_tiles, 0)
     exponents = tl.load(residual[0] + tile, mask=is_tile, other=NO_EXPONENT)
     sums = tl.load(residual[1] + tile, mask=is_tile, other=0.0)
     times = exponentials(key, counter, 0, TILE_LEVEL, MAX_TILES)
@@ -91,7 +93,7 @@ def emit_kernel(
     found,
     tests,
     path,
-    residual,  # exponent int32 [B, T], tile_sum float32 [B, T]
+    residual,  # exponent int32, tile_sum float32, [B, T], or [B, K, T] of rule `block`
     out,  # token_ids, margin [B, R], num_accepted, num_emitted, last_stream, error, broken [B]
     sizes,  # B, V, T
     num_rows,
@@ -117,17 +119,21 @@ def emit_kernel(
     place = b * R + end
     token, margin = tl.load(found[1] + place), tl.load(found[3] + place)
     if MODE[2]:
-        if state == REJECTED:
+        is_rejected = state == REJECTED
+        if is_rejected | ((state == DRAWN) & (is_matched == 0)):
             p_row, q_row, q_place = row_places(target, draft, first, b, end)
             masked_id = masked_token(drafts, first, end, n, vocab_size, MODE[4])[2]
-            laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c)
-            key, counter, is_good = final_address(at, b, end, n, STRIDES, ADDRESS, MODE[8])
+            laws = request_laws(
+                p_stats, q_stats, place, q_place, num_tiles, c, draft_c, is_rejected
+            )
+            key, counter, _ = final_address(at, b, end, n, STRIDES, ADDRESS, MODE[8])
+            tiles = (b * K + end if MODE[1] else b) * num_tiles
             token, drawn_margin = replacement(
                 (p_row, q_row),
                 laws,
-                (residual[0] + b * num_tiles, residual[1] + b * num_tiles),
+                (residual[0] + tiles, residual[1] + tiles),
                 p_stats[1] + place * num_tiles,
-                (rho, num_tiles, vocab_size, masked_id),
+                (rho, num_tiles, vocab_size, masked_id, is_rejected),
                 key,
                 counter,
                 SHAPE[1],

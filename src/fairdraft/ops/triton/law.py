@@ -47,8 +47,11 @@ def fast_probabilities(x, tile_max, c, row_max, total):
 
 @triton.jit
 def binary_exponent(value):
-    """e with value = m 2^e and m in [1/2, 1); NO_EXPONENT for 0."""
-    exponent = ((value.to(tl.int64, bitcast=True) >> 52) - 1022).to(tl.int32)
+    """e with value = m 2^e and m in [1/2, 1); NO_EXPONENT for 0, -126 for less in float32."""
+    if value.dtype == tl.float32:
+        exponent = (value.to(tl.int32, bitcast=True) >> 23) - 126
+    else:
+        exponent = ((value.to(tl.int64, bitcast=True) >> 52) - 1022).to(tl.int32)
     return tl.where(value > 0.0, exponent, NO_EXPONENT)
 
 
@@ -61,25 +64,19 @@ def power_of_two(exponent):
 @triton.jit
 def scaled_weights(values, exponent):
     """Twin of `arithmetic.scaled_weights` on tiles [G, TILE] with their exponents [G]."""
-    values = values.to(tl.float64)
-    scale = power_of_two(-tl.maximum(exponent, -1022))
+    if values.dtype == tl.float32:
+        scale = ((127 - tl.maximum(exponent, -126)) << 23).to(tl.float32, bitcast=True)
+    else:
+        scale = power_of_two(-tl.maximum(exponent, -1022))
     scaled = values * scale[:, None]
     return tl.where(scaled >= _TINY, scaled, 0.0).to(tl.float32)
 
 
 @triton.jit
-def residual_tiles(values, IS_FAST: tl.constexpr):
-    """Exponent and scaled sum of each tile of a residual [G, TILE].
-
-    In `fast` arithmetic the exponent is 0 wherever there is anything: float32 holds the sums.
-    """
-    if IS_FAST:
-        total = tl.sum(values, 1)
-        exponent = tl.where(total > 0.0, 0, NO_EXPONENT)
-    else:
-        exponent = binary_exponent(tl.max(values, 1))
-        total = exact_sum(scaled_weights(values, exponent), 1)
-    return exponent, total
+def residual_tiles(values):
+    """Exponent and scaled sum of each tile of a residual [G, TILE]; free of order, as integers."""
+    exponent = binary_exponent(tl.max(values, 1))
+    return exponent, exact_sum(scaled_weights(values, exponent), 1)
 
 
 @triton.jit
@@ -100,7 +97,7 @@ def mass_units(values):
 
 
 @triton.jit
-def request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c):
+def request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c, has_draft):
     """The laws of one row of target and draft: tile maxima, c, the row's maximum and total."""
     return (
         p_stats[0] + place * num_tiles,
@@ -109,8 +106,8 @@ def request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c):
         tl.load(p_stats[3] + place),
         q_stats[0] + q_place * num_tiles,
         draft_c,
-        tl.load(q_stats[2] + q_place),
-        tl.load(q_stats[3] + q_place),
+        tl.load(q_stats[2] + q_place, mask=has_draft, other=0.0),
+        tl.load(q_stats[3] + q_place, mask=has_draft, other=1),
     )
 
 

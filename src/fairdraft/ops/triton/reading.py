@@ -45,8 +45,14 @@ def load_tiles(row_ptr, vocab_size, chunk, TILES: tl.constexpr):
 @triton.jit
 def load_masked_tiles(row_ptr, vocab_size, chunk, masked_id, TILES: tl.constexpr):
     """The same with one id at -inf; -1 masks none."""
+    return without(load_tiles(row_ptr, vocab_size, chunk, TILES), chunk, masked_id, TILES)
+
+
+@triton.jit
+def without(x, chunk, masked_id, TILES: tl.constexpr):
+    """Consecutive tiles with one id at -inf."""
     at = chunk * TILES * TILE + tl.arange(0, TILES * TILE)
-    return tl.where(at == masked_id, -_INF, load_tiles(row_ptr, vocab_size, chunk, TILES))
+    return tl.where(at == masked_id, -_INF, x)
 
 
 @triton.jit

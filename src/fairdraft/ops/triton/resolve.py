@@ -1,4 +1,4 @@
-"""Kernel of `ops.verify_chain` that computes the residual of each request that ends in a rejection.
+"""Kernel of rule `token` that computes the residual of each request that ends in a rejection.
 
 Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles.
 """
@@ -55,31 +55,31 @@ def resolve_kernel(
     let_next_start(HAS_PDL)
     limits = (num_rows, num_slots, sizes[0])
     first, n, _ = request_span(drafts, limits, b, K, SHAPE[2], MODE)
-    c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
-    is_block = MODE[1] & (is_matched == 0)
-    walk = request_end(found, path, tests, b, n, is_block, K, SHAPE[2])
-    end, state, rho = walk[0], walk[1], walk[2]
-    if state != REJECTED:
+    c, draft_c, _ = scales(temperatures, drafts, b, STRIDES, MODE[2])
+    walk = request_end(found, path, tests, b, n, False, K, SHAPE[2])
+    end = walk[0]
+    if walk[1] != REJECTED:
         return
     p_row, q_row, q_place = row_places(target, draft, first, b, end)
     masked_id = masked_token(drafts, first, end, n, vocab_size, MODE[4])[2]
-    laws = request_laws(p_stats, q_stats, b * (K + 1) + end, q_place, num_tiles, c, draft_c)
+    place = b * (K + 1) + end
+    laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c, True)
     exponents, sums = residual[0] + b * num_tiles, residual[1] + b * num_tiles
     for i in range(SHAPE[3]):
         part = chunk * SHAPE[3] + i
         values = residual_of(
             (p_row, q_row),
             laws,
-            rho,
+            walk[2],
             part,
             num_tiles,
             vocab_size,
             masked_id,
             TILES,
-            MODE[1],
+            False,
             MODE[0],
         )
-        exponent, tile_sum = residual_tiles(values, MODE[0])
+        exponent, tile_sum = residual_tiles(values)
         tile = part * TILES + tl.arange(0, TILES)
         tl.store(exponents + tile, exponent, mask=tile < num_tiles)
         tl.store(sums + tile, tile_sum, mask=tile < num_tiles)

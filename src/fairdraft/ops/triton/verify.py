@@ -30,8 +30,10 @@ from fairdraft.ops.triton.launch import (
 from fairdraft.ops.triton.resolve import resolve_kernel
 from fairdraft.ops.triton.workspace import Workspace
 
-#: programs that keep every multiprocessor busy, and so many that each may do more
-_ENOUGH, _MANY = 1024, 8192
+#: programs that keep every multiprocessor busy
+_ENOUGH = 1024
+#: so few rows are read before it is known whether they count
+_FEW_ROWS = 16
 
 
 def launch_verify(
@@ -77,61 +79,24 @@ def _launch_all(
         *memory,
     )
     sizes = (count, vocab_size, num_tiles)
+    limits = (chain.num_rows, chain.num_slots)
     common = _constants(chain, is_block, arithmetic, address or noise_device.pack_counter)
     reach = (max_tiles(num_tiles), next_power_of_2(depth + 1))
-    tiles, warps = chain_shape(rows, num_tiles)
+    tiles, warps, reads_ahead = chain_shape(rows, num_tiles)
     chain_kernel[(rows * -(-num_tiles // tiles),)](
         *inputs,
         workspace.zeros("rows_done", (rows,), torch.int32),
         workspace.zeros("requests_done", (count,), torch.int32),
         sizes,
-        chain.num_rows,
-        chain.num_slots,
-        SHAPE=(tiles, *reach, 1),
+        *limits,
+        SHAPE=(tiles, *reach, reads_ahead),
         **common | {"num_warps": warps},
     )
-    if is_block and chain.draft is not None and depth > 1:
-        tiles, loops, warps = residual_shape(rows, num_tiles, arithmetic)
-        mass_kernel[(count * (depth - 1) * -(-num_tiles // (tiles * loops)),)](
-            *inputs,
-            workspace.zeros("masses_done", (rows,), torch.int32),
-            sizes,
-            chain.num_rows,
-            chain.num_slots,
-            SHAPE=(tiles, *reach, loops),
-            **common | {"num_warps": warps},
-        )
-    residual = residual_shape(count, num_tiles, arithmetic)
-    _launch_end(inputs, sizes, out, chain, workspace, reach, residual, common)
-
-
-def _launch_end(
-    inputs: tuple[Any, ...],
-    sizes: tuple[int, int, int],
-    out: tuple[Tensor, ...],
-    chain: DeviceChain,
-    workspace: Workspace,
-    reach: tuple[int, int],
-    shape: tuple[int, int, int],
-    common: dict[str, Any],
-) -> None:
-    """Residuals of requests that end in a rejection, and what every request emits."""
-    count, _, num_tiles = sizes
-    residual = (
-        workspace.empty("residual_exponent", (count, num_tiles), torch.int32),
-        workspace.empty("residual_sum", (count, num_tiles), torch.float32),
-    )
-    limits = (chain.num_rows, chain.num_slots)
-    if chain.draft is not None and chain.sizes[1]:
-        tiles, loops, warps = shape
-        resolve_kernel[(count * -(-num_tiles // (tiles * loops)),)](
-            *inputs,
-            residual,
-            sizes,
-            *limits,
-            SHAPE=(tiles, *reach, loops),
-            **common | {"num_warps": warps},
-        )
+    if chain.draft is None or not depth:
+        residual = _residual(workspace, count, 1)
+    else:
+        launch = _launch_masses if is_block else _launch_residuals
+        residual = launch(inputs, (sizes, *limits), workspace, reach, arithmetic, common)
     emit_kernel[(count,)](
         *inputs,
         residual,
@@ -140,6 +105,58 @@ def _launch_end(
         *limits,
         SHAPE=(1, *reach, 1),
         **common | {"num_warps": 4},
+    )
+
+
+def _launch_masses(
+    inputs: tuple[Any, ...],
+    numbers: tuple[Any, ...],
+    workspace: Workspace,
+    reach: tuple[int, int],
+    arithmetic: Arithmetic,
+    common: dict[str, Any],
+) -> tuple[Tensor, Tensor]:
+    """Residuals of the rows that rule `block` may end at, and the tests of its prefixes."""
+    (count, _, num_tiles), depth = numbers[0], common["K"]
+    tiles, loops, warps = residual_shape(count * depth, num_tiles, arithmetic)
+    residual = _residual(workspace, count * depth, num_tiles)
+    mass_kernel[(count * depth * -(-num_tiles // (tiles * loops)),)](
+        *inputs,
+        residual,
+        workspace.zeros("masses_done", (count * (depth + 1),), torch.int32),
+        *numbers,
+        SHAPE=(tiles, *reach, loops),
+        **common | {"num_warps": warps},
+    )
+    return residual
+
+
+def _launch_residuals(
+    inputs: tuple[Any, ...],
+    numbers: tuple[Any, ...],
+    workspace: Workspace,
+    reach: tuple[int, int],
+    arithmetic: Arithmetic,
+    common: dict[str, Any],
+) -> tuple[Tensor, Tensor]:
+    """Residuals of requests that end in a rejection."""
+    count, _, num_tiles = numbers[0]
+    tiles, loops, warps = residual_shape(count, num_tiles, arithmetic)
+    residual = _residual(workspace, count, num_tiles)
+    resolve_kernel[(count * -(-num_tiles // (tiles * loops)),)](
+        *inputs,
+        residual,
+        *numbers,
+        SHAPE=(tiles, *reach, loops),
+        **common | {"num_warps": warps},
+    )
+    return residual
+
+
+def _residual(workspace: Workspace, rows: int, num_tiles: int) -> tuple[Tensor, Tensor]:
+    return (
+        workspace.empty("residual_exponent", (rows, num_tiles), torch.int32),
+        workspace.empty("residual_sum", (rows, num_tiles), torch.float32),
     )
 
 
@@ -186,20 +203,16 @@ def _constants(
     }
 
 
-def chain_shape(num_rows: int, num_tiles: int) -> tuple[int, int]:
-    """Tiles and warps of a program that reads rows of the chain; the last one decides its row."""
-    tiles = 8 if num_rows * -(-num_tiles // 8) >= _ENOUGH else 2
-    return min(tiles, next_power_of_2(num_tiles)), 4
+def chain_shape(num_rows: int, num_tiles: int) -> tuple[int, int, bool]:
+    """Tiles and warps of a program that reads rows of the chain, and whether it reads ahead."""
+    tiles = 8 if num_rows * -(-num_tiles // 8) >= _ENOUGH // 2 else 2
+    return min(tiles, next_power_of_2(num_tiles)), 4, num_rows <= _FEW_ROWS
 
 
 def residual_shape(num_rows: int, num_tiles: int, arithmetic: Arithmetic) -> tuple[int, int, int]:
     """Tiles at once, how often, and warps of a program that computes a residual."""
-    if arithmetic == "fast":
-        if num_rows * -(-num_tiles // 8) >= _MANY:
-            return 1, 8, 1
-        tiles = 4 if num_rows * -(-num_tiles // 4) >= _ENOUGH else 2
-        return min(tiles, next_power_of_2(num_tiles)), 1, 4
-    for loops in (8, 4, 2):
-        if num_rows * -(-num_tiles // loops) >= _ENOUGH:
+    is_fast = arithmetic == "fast"
+    for loops in (8, 4) if is_fast else (8, 4, 2):
+        if num_rows * -(-num_tiles // loops) >= (2 * _ENOUGH if is_fast else _ENOUGH):
             return 1, loops, 1
-    return 1, 1, 4
+    return min(4, next_power_of_2(num_tiles)) if is_fast else 1, 1, 4
