@@ -14,11 +14,10 @@ import triton
 import triton.language as tl
 
 from fairdraft.ops.triton.law import (
-    mass_units,
-    power_of_two,
     request_laws,
     residual_of,
     residual_tiles,
+    residual_units,
 )
 from fairdraft.ops.triton.path import FAILED, PASSED, is_outlived, prefix_test, store_test
 from fairdraft.ops.triton.reading import is_last, let_next_start, wait_for_previous
@@ -27,6 +26,7 @@ from fairdraft.ops.triton.request import (
     REJECTED,
     accept_number,
     masked_token,
+    request_fields,
     request_span,
     row_places,
     scales,
@@ -104,18 +104,14 @@ def mass_kernel(
             tile = part * TILES + tl.arange(0, TILES)
             tl.store(exponents + tile, exponent, mask=tile < num_tiles)
             tl.store(sums + tile, tile_sum, mask=tile < num_tiles)
-            if MODE[0]:
-                masses = tile_sum.to(tl.float64) * power_of_two(tl.maximum(exponent, -126))
-                units += tl.sum(mass_units(tl.minimum(masses, 1.0)), 0)
-            else:
-                units += tl.sum(tl.sum(mass_units(values), 1), 0)
+            units += residual_units(values, exponent, tile_sum, MODE[0])
         tl.atomic_add(tests[2] + place, units, sem="relaxed")
     if is_last(done_ptr + place, num_chunks):
         all_units = tl.atomic_xchg(tests[2] + place, 0)
         # the empty prefix stands untested
         if (r > 0) & (is_outlived(tests, b, r) == 0):
             mass = all_units.to(tl.float64) * _ULP_OF_ONE
-            u = accept_number(at, b, r - 1, STRIDES, ADDRESS)
+            u = accept_number(request_fields(at, b, STRIDES), r - 1, ADDRESS)
             is_passed, margin = prefix_test(mass, mass + (1.0 - rho), u)
             store_test(tests, place, b, r, is_passed, margin)
 

@@ -40,6 +40,7 @@ from fairdraft.ops.triton.request import (
     final_address,
     masked_token,
     note_end,
+    request_fields,
     request_span,
     row_places,
     scales,
@@ -88,6 +89,7 @@ def chain_kernel(
     first, n, is_possible = request_span(drafts, limits, b, K, SHAPE[2], MODE)
     has_ended = ends_before(found[6], b, r, SHAPE[2])
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
+    fields = request_fields(at, b, STRIDES)
     x_d, is_forbidden, masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[4])
     p_row, q_row, q_place = row_places(target, draft, first, b, r)
     if SHAPE[3]:
@@ -125,18 +127,17 @@ def chain_kernel(
                 (p_stats, q_stats, q_place, place),
                 (c, draft_c, is_ratio, is_matched, is_possible),
                 (x_d, is_forbidden, masked_id),
-                at,
+                fields,
                 found,
                 (b, r, n, vocab_size, num_tiles),
                 MODE,
-                STRIDES,
                 ADDRESS,
                 SHAPE,
             )
         if MODE[1]:
             # the last row of a request puts its path together
             if is_last(requests_done_ptr + b, n + 1) & (is_matched == 0):
-                store_path(found, path, tests, at, b, n, K, STRIDES, ADDRESS)
+                store_path(found, path, tests, fields, b, n, K, ADDRESS)
 
 
 @triton.jit
@@ -145,11 +146,10 @@ def decide(
     places,
     request,
     drafted,
-    at,
+    fields,
     found,
     index,
     MODE: tl.constexpr,
-    STRIDES: tl.constexpr,
     ADDRESS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):
@@ -163,8 +163,9 @@ def decide(
     is_id, p_logit, q_logit, p_top, q_top = draft_logits_of(rows, x_d, vocab_size, is_ratio)
     top, total = load_stats(p_tiles[0], p_tiles[1], num_tiles, SHAPE[1])
     q_max, q_sum = draft_row(q_stats, q_place, is_ratio & MODE[3])
+    key, counter, is_good = final_address(fields, r, n, ADDRESS, MODE[8])
+    u = accept_number(fields, r, ADDRESS)
     error, row_max = row_error(top, total)
-    key, counter, is_good = final_address(at, b, r, n, STRIDES, ADDRESS, MODE[8])
     error = call_error(error, is_good, (c == c) & (draft_c == draft_c) & is_possible)
     weights = total * exp2_weight(top - row_max, c)
     row_sum = row_total(tl.where((error == 0) & (c > 0.0), weights, 0.0))
@@ -189,7 +190,6 @@ def decide(
                 p_x = tl.where(is_forbidden, 0.0, p_x)
                 q_x = tl.where(is_id, q_x, 0.0)
                 broken = (q_x == 0.0).to(tl.int32)
-                u = accept_number(at, b, r, STRIDES, ADDRESS)
                 is_accepted, margin = draft_test(p_x, q_x, u)
                 state = tl.where(is_accepted, ACCEPTED, REJECTED)
                 if MODE[1]:

@@ -32,6 +32,7 @@ from fairdraft.ops.triton.request import (
     REJECTED,
     final_address,
     masked_token,
+    request_fields,
     request_span,
     row_places,
     scales,
@@ -114,10 +115,14 @@ def emit_kernel(
     first, n, _ = request_span(drafts, limits, b, K, SHAPE[2], MODE)
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
     is_block = MODE[1] & (is_matched == 0)
+    fields = request_fields(at, b, STRIDES)
+    known = known_rows(found, drafts, first, n, b, K, SHAPE[2])
     walk = request_end(found, path, tests, b, n, is_block, K, SHAPE[2])
     end, state, rho = walk[0], walk[1], walk[2]
     place = b * R + end
-    token, margin = tl.load(found[1] + place), tl.load(found[3] + place)
+    is_end = tl.arange(0, SHAPE[2]) == end
+    token = tl.sum(tl.where(is_end, known[1], 0), 0)
+    margin = tl.sum(tl.where(is_end, known[2], 0.0), 0)
     if MODE[2]:
         is_rejected = state == REJECTED
         if is_rejected | ((state == DRAWN) & (is_matched == 0)):
@@ -126,7 +131,7 @@ def emit_kernel(
             laws = request_laws(
                 p_stats, q_stats, place, q_place, num_tiles, c, draft_c, is_rejected
             )
-            key, counter, _ = final_address(at, b, end, n, STRIDES, ADDRESS, MODE[8])
+            key, counter, _ = final_address(fields, end, n, ADDRESS, MODE[8])
             tiles = (b * K + end if MODE[1] else b) * num_tiles
             token, drawn_margin = replacement(
                 (p_row, q_row),
@@ -141,7 +146,7 @@ def emit_kernel(
                 MODE[0],
             )
             margin = tl.where(is_block, drawn_margin, tl.minimum(margin, drawn_margin))
-    emit(found, drafts, out, (first, n, b), (token, margin, state, is_block), walk, K, SHAPE[2])
+    emit(known, out, (n, b), (token, margin, state, is_block), walk, K, SHAPE[2])
     # every warp has read them by now; the next call begins with zeros
     tl.debug_barrier()
     tl.store(found[6] + b, 0)
@@ -149,31 +154,45 @@ def emit_kernel(
 
 
 @triton.jit
-def emit(found, drafts, out, index, last, walk, K: tl.constexpr, ROWS: tl.constexpr):
+def known_rows(found, drafts, first, n, b, K: tl.constexpr, ROWS: tl.constexpr):
+    """Drafts, tokens, margins and broken drafts of a request's rows; anything past its end.
+
+    Asked for before the end is known: one trip to memory.
+    """
+    row = tl.arange(0, ROWS)
+    is_row = row <= K
+    at = b * (K + 1) + row
+    draft_ids = tl.load(drafts[0] + first[0] + row, mask=row < n, other=-1).to(tl.int64)
+    tokens = tl.load(found[1] + at, mask=is_row, other=-1)
+    margins = tl.load(found[3] + at, mask=is_row, other=0.0)
+    return draft_ids, tokens, margins, tl.load(found[2] + at, mask=is_row, other=0)
+
+
+@triton.jit
+def emit(known, out, index, last, walk, K: tl.constexpr, ROWS: tl.constexpr):
     """Writes what a request emits."""
     R: tl.constexpr = K + 1
-    first, n, b = index
+    n, b = index
     token, margin, state, is_block = last
+    draft_ids, _, leads, broken = known
     end, _, _, stop, passed_margin, failed_margin = walk
     row = tl.arange(0, ROWS)
     is_row = row < R
     at = b * R + row
-    draft_ids = tl.load(drafts[0] + first[0] + row, mask=(row < end) & (row < n), other=-1)
     error = tl.maximum(state - ERROR, 0)
     last_id = tl.where(error == 0, token, -1).to(tl.int64)
-    token_ids = tl.where(row < end, draft_ids.to(tl.int64), tl.where(row == end, last_id, -1))
-    leads = tl.load(found[3] + at, mask=row < end, other=0.0)
-    leads = tl.where(is_block & (row < end), passed_margin, leads)
+    token_ids = tl.where(row < end, draft_ids, tl.where(row == end, last_id, -1))
+    leads = tl.where(row < end, tl.where(is_block, passed_margin, leads), 0.0)
     margin = tl.minimum(margin, failed_margin)
     leads = tl.where(row == end, tl.where(error == 0, margin, 0.0), leads)
     tl.store(out[0] + at, token_ids, mask=is_row)
     tl.store(out[1] + at, leads, mask=is_row)
     is_ok = (error == 0).to(tl.int64)
     stream = tl.where(end < n, _RESIDUAL, tl.where(n > 0, _BONUS, _TARGET))
-    # rule `block` reads every row that can stand, rule `token` those of the walk
-    broken = tl.load(found[2] + at, mask=is_row & (row <= stop), other=0)
     tl.store(out[2] + b, end)
     tl.store(out[3] + b, end + is_ok)
     tl.store(out[4] + b, stream.to(tl.int64) * is_ok)
     tl.store(out[5] + b, error.to(tl.int64))
-    tl.store(out[6] + b, tl.sum(broken, 0).to(tl.int64))
+    # rule `block` reads every row that can stand, rule `token` those of the walk
+    num_broken = tl.sum(tl.where(row <= stop, broken, 0), 0)
+    tl.store(out[6] + b, num_broken.to(tl.int64))

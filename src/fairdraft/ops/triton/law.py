@@ -97,6 +97,17 @@ def mass_units(values):
 
 
 @triton.jit
+def residual_units(values, exponent, tile_sum, IS_FAST: tl.constexpr):
+    """Mass of tiles of a residual, int64 of unit 2^-52: of its values, or `fast` of their sums."""
+    if IS_FAST:
+        masses = tile_sum.to(tl.float64) * power_of_two(tl.maximum(exponent, -126))
+        units = tl.sum(mass_units(tl.minimum(masses, 1.0)), 0)
+    else:
+        units = tl.sum(tl.sum(mass_units(values), 1), 0)
+    return units
+
+
+@triton.jit
 def request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c, has_draft):
     """The laws of one row of target and draft: tile maxima, c, the row's maximum and total."""
     return (

@@ -27,7 +27,7 @@ def next_rho(rho, p_x, q_x):
 
 
 @triton.jit
-def store_path(found, path, tests, at, b, n, K: tl.constexpr, STRIDES, ADDRESS: tl.constexpr):
+def store_path(found, path, tests, fields, b, n, K: tl.constexpr, ADDRESS: tl.constexpr):
     """Stores rho of every prefix that can stand, the longest one, and the test of a whole path.
 
     `path` is stop and state int32 [B] and rho float64 [B, R]: the longest prefix to test, and what
@@ -55,7 +55,7 @@ def store_path(found, path, tests, at, b, n, K: tl.constexpr, STRIDES, ADDRESS: 
     row = b * R + n
     if (stop == n) & (n > 0) & (last_state < ERROR):
         one = tl.full([], 1.0, tl.float64)
-        u = accept_number(at, b, n - 1, STRIDES, ADDRESS)
+        u = accept_number(fields, n - 1, ADDRESS)
         is_passed, margin = prefix_test(rho, one, u)
         store_test(tests, row, b, n, is_passed, margin)
 

@@ -119,11 +119,9 @@ def request_fields(at, b, STRIDES: tl.constexpr):
 
 
 @triton.jit
-def final_address(
-    at, b, r, n, STRIDES: tl.constexpr, ADDRESS: tl.constexpr, IS_COMMON: tl.constexpr
-):
+def final_address(fields, r, n, ADDRESS: tl.constexpr, IS_COMMON: tl.constexpr):
     """Key and counter of the token after row r, and whether the fields are in range."""
-    key, anchor, sample = request_fields(at, b, STRIDES)
+    key, anchor, sample = fields
     if IS_COMMON:
         # the address of plain decoding at every row
         stream = tl.full([], _TARGET, tl.int64)
@@ -136,9 +134,9 @@ def final_address(
 
 
 @triton.jit
-def accept_number(at, b, r, STRIDES: tl.constexpr, ADDRESS: tl.constexpr):
+def accept_number(fields, r, ADDRESS: tl.constexpr):
     """The uniform that tests draft r + 1."""
-    key, anchor, sample = request_fields(at, b, STRIDES)
+    key, anchor, sample = fields
     stream = tl.full([], _ACCEPT, tl.int64)
     return accept_uniform(key, ADDRESS(anchor + r, anchor, stream, r + 1, sample))
 
