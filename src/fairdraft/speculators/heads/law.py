@@ -22,8 +22,8 @@ class DraftLaw:
 
     def __init__(self, target_ids: Tensor, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._is_known = target_ids < vocab_size
-        self._ids = target_ids[self._is_known]
+        self._known = torch.nonzero(target_ids < vocab_size)[:, 0]
+        self._ids = target_ids[self._known]
         self.num_ids = len(self._ids)
         self._is_whole = self.num_ids == len(target_ids) == vocab_size
 
@@ -33,5 +33,5 @@ class DraftLaw:
         if self._is_whole:
             return logits
         law = logits.new_full((len(logits), self._vocab_size), -torch.inf)
-        known = logits if self.num_ids == logits.shape[1] else logits[:, self._is_known]
+        known = logits if self.num_ids == logits.shape[1] else logits[:, self._known]
         return law.index_copy_(1, self._ids, known)
