@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairdraft.engine import round_graph
+from fairdraft.engine import device_race
 from fairdraft.engine.round_graph import RoundGraph
 from fairdraft.models import load_model
 from fairdraft.noise import Stream
@@ -39,7 +39,8 @@ class NarrowOnDevice(NarrowLM):
         self.is_out[self.allowed] = False
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        return super().call(*args, **kwargs).masked_fill(self.is_out, -torch.inf)
+        logits, states = super().call(*args, **kwargs)
+        return logits.masked_fill(self.is_out, -torch.inf), states
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +99,6 @@ def test_noise_shared_with_the_residual_is_refused(
         assert stream == Stream.DRAFT
         return DeviceAddress(Stream.RESIDUAL, node=node - 1, **fields)
 
-    monkeypatch.setattr(round_graph, "DeviceAddress", shared)
+    monkeypatch.setattr(device_race, "DeviceAddress", shared)
     assert refused(checks(pair, 2, 0.05))
     assert num_rounds() > 100

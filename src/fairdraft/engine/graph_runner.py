@@ -17,11 +17,21 @@ from fairdraft.engine.rows import RowTable
 from fairdraft.noise import Trace
 from fairdraft.ops import Impl
 from fairdraft.ops.dispatch import own_device
-from fairdraft.speculators import DraftModelSpeculator, Guesses, Proposal
+from fairdraft.speculators import (
+    DeviceSpeculator,
+    DraftModelSpeculator,
+    Eagle3Speculator,
+    Guesses,
+    MtpSpeculator,
+    Proposal,
+    Speculator,
+)
 
 #: shortest context that gets a graph of its own, and how many graphs are kept
 _SHORTEST = 128
 _MOST_GRAPHS = 16
+#: exactly these kinds draft in a graph: what a subclass proposes is its own
+_DRAFTERS = (DraftModelSpeculator, MtpSpeculator, Eagle3Speculator)
 
 
 def can_replay(device: torch.device, impl: Impl, trace: Trace | None) -> bool:
@@ -30,7 +40,7 @@ def can_replay(device: torch.device, impl: Impl, trace: Trace | None) -> bool:
 
 
 class GraphRunner(RoundRunner):
-    """Runs what it can as graphs, the rest (filters, processors, observers, readers) eagerly.
+    """Runs what it can as graphs, the rest (filters, processors, observers) eagerly.
 
     The tokens are those of eager rounds, up to how the device rounds a batch of another size. A
     graph drafts and verifies in one replay, whose time is counted as the target's.
@@ -40,37 +50,35 @@ class GraphRunner(RoundRunner):
         super().__init__(*args, **kwargs)
         self._graphs: dict[tuple[bool, int, int, int], RoundGraph] = {}
         self._pool: Any = None
+        self._drafter = _drafter_of(self.speculator)
         draft = self.speculator
         is_model = isinstance(draft, DraftModelSpeculator)
         self._is_apart = is_model and draft.model.device != self.target.device
 
     def run(self, rows: RowTable) -> Round:
         """Decides at least one token of every row; see `RoundRunner.run`."""
-        speculator = self.speculator
-        # exactly this kind: what a subclass proposes is its own
-        if speculator is not None and type(speculator) is not DraftModelSpeculator:
-            return super().run(rows)
-        # a graph runs all K steps of all rows, so a stop would save nothing there
-        if speculator is not None and speculator.has_stop:
-            return super().run(rows)
-        if self._is_eager(rows):
+        drafter = self._drafter
+        if (self.speculator is not None and drafter is None) or self._is_eager(rows):
             return super().run(rows)
         begin = time.perf_counter()
         anchor = self.next_anchor(rows)
         counts = np.zeros(rows.num_rows, np.int64)
-        if speculator is not None:
+        if drafter is not None:
             decided_ids = rows.token_ids[: rows.num_rows]
-            counts = speculator.begin_steps(decided_ids, anchor, rows.max_draft_tokens())
-        result = self._replay(rows, counts, speculator, None)
-        if speculator is not None:
-            speculator.commit(result.num_accepted_tokens)
+            counts = drafter.begin_steps(decided_ids, anchor, rows.max_draft_tokens())
+        result = self._replay(rows, counts, drafter, None)
+        if drafter is not None:
+            drafter.commit(result.num_accepted_tokens)
         self.clock = self.clock.plus(target=time.perf_counter() - begin)
         return result
 
     def decide(self, rows: RowTable, proposal: Guesses) -> Round:
         """Scores and verifies a proposal; one of point masses by a graph."""
         speculator = self.speculator
-        if speculator is None or not self._is_plain(proposal) or self._is_eager(rows):
+        # a reader sees the states of every round
+        if speculator is None or self._reader is not None:
+            return super().decide(rows, proposal)
+        if not self._is_plain(proposal) or self._is_eager(rows):
             return super().decide(rows, proposal)
         begin = time.perf_counter()
         drafts = np.zeros((speculator.num_speculative_tokens, rows.num_rows), np.int64)
@@ -87,14 +95,13 @@ class GraphRunner(RoundRunner):
 
     def _is_eager(self, rows: RowTable) -> bool:
         needs_host = rows["is_filtered"] | rows["is_processed"]
-        is_watched = self.observer is not None or self._reader is not None
-        return is_watched or self._is_apart or bool(needs_host.any())
+        return self.observer is not None or self._is_apart or bool(needs_host.any())
 
     def _replay(
         self,
         rows: RowTable,
         counts: np.ndarray,
-        speculator: DraftModelSpeculator | None,
+        speculator: DeviceSpeculator | None,
         drafts: np.ndarray | None,
     ) -> Round:
         depth = 0
@@ -120,9 +127,7 @@ class GraphRunner(RoundRunner):
             ) from error
         return self._round(rows, counts, decided, graph)
 
-    def _graph(
-        self, rows: RowTable, speculator: DraftModelSpeculator | None, depth: int
-    ) -> RoundGraph:
+    def _graph(self, rows: RowTable, speculator: DeviceSpeculator | None, depth: int) -> RoundGraph:
         """The graph that fits the batch, captured if there is none."""
         self._graphs = {at: graph for at, graph in self._graphs.items() if graph.is_valid}
         num_rows = min(_power_of_two(rows.num_rows), rows.max_rows)
@@ -138,7 +143,8 @@ class GraphRunner(RoundRunner):
             # a pool ends with the last graph in it
             if not self._graphs and self.target.device.type == "cuda":
                 self._pool = torch.cuda.graph_pool_handle()
-            parts = RoundParts((self.target, self.cache), speculator, depth, self.rule)
+            reader: Any = None if self._reader is None else speculator
+            parts = RoundParts((self.target, self.cache), speculator, reader, depth, self.rule)
             graph = RoundGraph(parts, num_rows, length, self._pool)
         self._graphs[place] = graph
         return graph
@@ -152,8 +158,8 @@ class GraphRunner(RoundRunner):
         is_broken = (decided.draft_errors != 0) & (steps < counts[:, None])
         for row in np.flatnonzero(is_broken.any(1)).tolist():
             step = int(is_broken[row].argmax())
-            assert isinstance(self.speculator, DraftModelSpeculator)
-            errors[row] = self.speculator.error(step + 1, int(decided.draft_errors[row, step]))
+            assert self._drafter is not None
+            errors[row] = self._drafter.error(step + 1, int(decided.draft_errors[row, step]))
             emitted[row] = accepted[row] = 0
         num_rows, width = decided.token_ids.shape
         return Round(
@@ -166,6 +172,14 @@ class GraphRunner(RoundRunner):
             processed_logits=graph.target_logits[:num_rows],
             errors=errors,
         )
+
+
+def _drafter_of(speculator: Speculator | None) -> DeviceSpeculator | None:
+    """The speculator, if its drafts can be a part of a graph."""
+    if not isinstance(speculator, _DRAFTERS) or type(speculator) not in _DRAFTERS:
+        return None
+    # a graph runs all K steps of all rows, so a stop would save nothing there
+    return None if speculator.has_stop else speculator
 
 
 def _fields(rows: RowTable, counts: np.ndarray) -> np.ndarray:

@@ -6,7 +6,6 @@ Axes: B rows of the graph, K drafts, R = K + 1, V the target's vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,17 @@ import torch
 from torch import Tensor
 
 from fairdraft import ops
+from fairdraft.engine.device_race import DeviceRace
 from fairdraft.models import CausalLM, RaggedCache
 from fairdraft.models.device_forward import forward_on_device
-from fairdraft.noise import Stream
-from fairdraft.ops import DeviceAddress
 from fairdraft.ops.triton.workspace import Workspace
 from fairdraft.ops.verify import AnyRule
-from fairdraft.speculators import DraftModelSpeculator
+from fairdraft.speculators import (
+    DeviceFeatures,
+    DeviceReader,
+    DeviceSpeculator,
+    DeviceState,
+)
 
 # what the host writes before each round, one line of int64 [B] a field; drafts may follow
 KEY, SAMPLE, ANCHOR, COUNT, TEMPERATURE, BEFORE, LAST, NUM_FIELDS = range(8)
@@ -33,12 +36,14 @@ class RoundParts:
     Attributes:
         target: The target and its cache.
         speculator: Whose steps run on the device; None where drafts come from the host, or none.
+        reader: The same, where it reads the target's states.
         depth: K.
         rule: Verification rule.
     """
 
     target: tuple[CausalLM, RaggedCache]
-    speculator: DraftModelSpeculator | None
+    speculator: DeviceSpeculator | None
+    reader: DeviceReader | None
     depth: int
     rule: AnyRule
 
@@ -75,13 +80,12 @@ class RoundGraph:
         self._parts = parts
         model, cache = parts.target
         self._device = model.device
-        self._caches = [cache]
+        # one slot more: padding past the context goes there
+        cache.reserve(num_rows, min(read_length, cache.max_length) + 1)
+        given = parts.depth
         if parts.speculator is not None:
-            self._caches.append(parts.speculator.cache)
-        for held in self._caches:
-            # one slot more: padding past the context goes there
-            held.reserve(num_rows, min(read_length, held.max_length) + 1)
-        given = 0 if parts.speculator is not None else parts.depth
+            parts.speculator.reserve(num_rows, read_length)
+            given = 0
         is_cuda = self._device.type == "cuda"
         shape = (NUM_FIELDS + given, num_rows)
         self._staging = torch.zeros(shape, dtype=torch.int64, pin_memory=is_cuda)
@@ -122,6 +126,7 @@ class RoundGraph:
         self._inputs.copy_(self._staging, non_blocking=True)
         if self._device.type != "cuda":
             self._run()
+            self._place = self._memory()
             return self._unpack(count)
         if self._graph is None:
             self._graph = self._capture()
@@ -146,36 +151,32 @@ class RoundGraph:
     def _run(self) -> None:
         """The round itself: nothing here waits for the device or depends on what it holds."""
         parts, fields = self._parts, self._inputs
-        depth = parts.depth
-        anchor, last = fields[ANCHOR], fields[LAST]
-        errors = torch.zeros(depth, self.num_rows, dtype=torch.int64, device=self._device)
+        anchor = fields[ANCHOR]
         laws = None
         if parts.speculator is None:
             drafts = fields[NUM_FIELDS:]
+            errors = torch.zeros_like(drafts)
         else:
-            drafts, laws, errors = self._draft(parts.speculator)
-        steps = torch.arange(depth + 1, device=self._device)
-        model, cache = parts.target
-        # placeholders and foreign ids are never read, but must be ids to be fed
-        fed = torch.cat([last[:, None], drafts.T.clamp(0, model.vocab_size - 1)], dim=1)
-        logits = forward_on_device(
-            model, fed, anchor[:, None] - 1 + steps, cache, read_length=self.read_length
-        )
-        self.target_logits = logits[..., : model.vocab_size]
-        options: dict[str, Any] = {
-            "key": fields[KEY],
-            "anchor": anchor,
-            "sample": fields[SAMPLE],
-            "temperature": fields[TEMPERATURE].view(torch.float64),
-            "impl": "triton",
-            "workspace": self._workspace,
-            "validate": False,
-        }
-        given = (self.target_logits, drafts.T.contiguous(), fields[COUNT])
-        if parts.rule == "common_noise":
-            verdict = ops.verify_chain(*given, draft_logits=None, rule="common_noise", **options)
-        else:
-            verdict = ops.verify_chain(*given, draft_logits=laws, rule=parts.rule, **options)
+            race = self._new_race(parts.speculator)
+            last_two = fields[BEFORE : LAST + 1].T
+            parts.speculator.draft_on_device(
+                DeviceState(
+                    last_two, anchor, parts.depth, self.read_length, race.draw, parts.target[1]
+                )
+            )
+            drafts, laws, errors = race.token_ids, race.laws, race.errors
+        states = self._forward(drafts)
+        verdict = self._verify(drafts, laws)
+        if parts.reader is not None:
+            parts.reader.observe_on_device(
+                DeviceFeatures(
+                    tuple(states[layer] for layer in parts.reader.feature_layers),
+                    anchor - 1,
+                    verdict.num_emitted_tokens,
+                    verdict.token_ids,
+                    self.read_length,
+                )
+            )
         numbers = (
             verdict.num_accepted_tokens,
             verdict.num_emitted_tokens,
@@ -184,54 +185,49 @@ class RoundGraph:
         )
         self._packed = torch.cat([errors, verdict.token_ids.T, torch.stack(numbers)])
 
-    def _draft(self, speculator: DraftModelSpeculator) -> tuple[Tensor, Tensor | None, Tensor]:
-        """K drafts of every row with their laws and errors: [K, B], [B, K, V], [K, B]."""
-        fields, vocabulary = self._inputs, speculator.vocabulary
-        anchor, depth = fields[ANCHOR], self._parts.depth
-        forward = partial(
-            forward_on_device,
-            speculator.model,
-            cache=speculator.cache,
-            read_length=min(self.read_length, speculator.model.max_model_len),
-            last_only=True,
+    def _forward(self, drafts: Tensor) -> tuple[Tensor, ...]:
+        """Forwards the last decided token and drafts [K, B] of every row; returns the states."""
+        parts, fields = self._parts, self._inputs
+        model, cache = parts.target
+        steps = torch.arange(parts.depth + 1, device=self._device)
+        # placeholders and foreign ids are never read, but must be ids to be fed
+        fed = torch.cat([fields[LAST][:, None], drafts.T.clamp(0, model.vocab_size - 1)], dim=1)
+        logits, states = forward_on_device(
+            model,
+            fed,
+            fields[ANCHOR][:, None] - 1 + steps,
+            cache,
+            read_length=self.read_length,
+            hidden_states=parts.reader is not None,
         )
-        # a row of one token feeds it twice, to the same slot
-        positions = torch.stack([(anchor - 2).clamp(min=0), anchor - 1], dim=1)
-        logits = forward(vocabulary.known_on_device(fields[BEFORE : LAST + 1].T), positions)
-        drafts, laws, errors = [], [], []
-        for step in range(1, depth + 1):
-            law = vocabulary.fit(logits)
-            at = self._draft_address(step)
-            drawn = ops.sample(
-                law,
-                at,
-                temperature=0.0 if speculator.greedy else fields[TEMPERATURE].view(torch.float64),
-                impl="triton",
-                workspace=self._workspace,
-                validate=False,
-            )
-            drafts.append(drawn.token_ids)
-            laws.append(law)
-            errors.append(drawn.error)
-            if step < depth:
-                token_ids = vocabulary.known_on_device(drawn.token_ids.clamp(min=0))
-                logits = forward(token_ids[:, None], (anchor + (step - 1))[:, None])
-        has_laws = not speculator.greedy and self._parts.rule != "common_noise"
-        q = torch.stack(laws, dim=1) if has_laws else None
-        return torch.stack(drafts), q, torch.stack(errors)
+        self.target_logits = logits[..., : model.vocab_size]
+        return states
 
-    def _draft_address(self, step: int) -> DeviceAddress:
-        """As `CommonSampler` names draft `step` under common noise, and `SharedSampler` else."""
-        fields = self._inputs
-        anchor = fields[ANCHOR]
-        named: dict[str, Any] = {
+    def _verify(self, drafts: Tensor, laws: Tensor | None) -> ops.Verdict:
+        fields, rule = self._inputs, self._parts.rule
+        options: dict[str, Any] = {
             "key": fields[KEY],
-            "position": anchor + (step - 1),
+            "anchor": fields[ANCHOR],
             "sample": fields[SAMPLE],
+            "temperature": fields[TEMPERATURE].view(torch.float64),
+            "impl": "triton",
+            "workspace": self._workspace,
+            "validate": False,
         }
-        if self._parts.rule == "common_noise":
-            return DeviceAddress(Stream.TARGET, **named)
-        return DeviceAddress(Stream.DRAFT, anchor=anchor, node=step, **named)
+        given = (self.target_logits, drafts.T.contiguous(), fields[COUNT])
+        if rule == "common_noise":
+            return ops.verify_chain(*given, draft_logits=None, rule="common_noise", **options)
+        return ops.verify_chain(*given, draft_logits=laws, rule=rule, **options)
+
+    def _new_race(self, speculator: DeviceSpeculator) -> DeviceRace:
+        fields = self._inputs
+        return DeviceRace(
+            {"key": fields[KEY], "anchor": fields[ANCHOR], "sample": fields[SAMPLE]},
+            fields[TEMPERATURE].view(torch.float64),
+            rule=self._parts.rule,
+            is_greedy=speculator.greedy,
+            workspace=self._workspace,
+        )
 
     def _unpack(self, count: int) -> Decided:
         packed = self._packed.cpu().numpy()[:, :count]
@@ -244,4 +240,6 @@ class RoundGraph:
         )
 
     def _memory(self) -> tuple[int, ...]:
-        return tuple(cache.num_moves for cache in self._caches)
+        speculator = self._parts.speculator
+        num_moves = 0 if speculator is None else speculator.num_moves
+        return self._parts.target[1].num_moves, num_moves

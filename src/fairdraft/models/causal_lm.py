@@ -298,7 +298,8 @@ class CausalLM:
         cache: RaggedCache,
         *,
         keep_last: bool = False,
-    ) -> Tensor:
+        hidden_states: bool = False,
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         """Runs the network on a block that is ready: no check, no copy from the host.
 
         Args:
@@ -307,14 +308,16 @@ class CausalLM:
             mask: One additive mask [B, 1, Q, L], or one a layer type.
             cache: Begun for this block.
             keep_last: Whether the last query's logits are enough.
+            hidden_states: Whether to return the hidden states of every layer.
 
         Returns:
-            Logits [B, Q, V], or [B, 1, V] where only the last were computed.
+            Logits [B, Q, V], or [B, 1, V] where only the last were computed, and the hidden states
+            as the model reports them, or None.
         """
         last = None
         if keep_last and self._keeps_logits:
             last = [token_ids.shape[1] - 1] * token_ids.shape[0]
-        return self._call(token_ids, positions, mask, cache, last, False)[0]
+        return self._call(token_ids, positions, mask, cache, last, hidden_states)
 
     def _call(
         self,

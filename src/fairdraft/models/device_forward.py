@@ -22,7 +22,8 @@ def forward_on_device(
     *,
     read_length: int,
     last_only: bool = False,
-) -> Tensor:
+    hidden_states: bool = False,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Does what `CausalLM.forward` does, without a look at any value and without a check.
 
     Token i of row b has position positions[b, i], sees slots 0..positions[b, i] and overwrites
@@ -36,9 +37,11 @@ def forward_on_device(
         cache: Of this model; its rows 0..B-1 are used, and it must hold `read_length` slots.
         read_length: Slots that attention reads; above every position inside the context.
         last_only: Whether only the last query's logits are wanted.
+        hidden_states: Whether the hidden states of every layer are.
 
     Returns:
-        float32 logits [B, Q, V], or [B, V] with `last_only`.
+        float32 logits [B, Q, V], or [B, V] with `last_only`, and the hidden states that were asked
+        for, each [B, Q, hidden].
     """
     slots = positions.clamp(max=cache.scratch_slot)
     seen = positions.clamp(max=model.max_model_len - 1)
@@ -47,11 +50,12 @@ def forward_on_device(
         layer_type: additive_mask(seen, length, kind, model.dtype)
         for layer_type, kind in model.kinds.items()
     }
-    logits = model.call(
+    logits, states = model.call(
         token_ids,
         seen,
         masks if len(masks) > 1 else next(iter(masks.values())),
         cache,
         keep_last=last_only,
+        hidden_states=hidden_states,
     )
-    return logits[:, -1].float() if last_only else logits.float()
+    return (logits[:, -1] if last_only else logits).float(), states or ()

@@ -18,6 +18,12 @@ from fairdraft.speculators.head import HeadSpeculator
 from fairdraft.speculators.memory import TargetMemory
 from fairdraft.speculators.mtp import MtpModulesSpeculator, MtpSpeculator, new_mtp
 from fairdraft.speculators.ngram import NgramSpeculator, lookup
+from fairdraft.speculators.on_device import (
+    DeviceFeatures,
+    DeviceReader,
+    DeviceSpeculator,
+    DeviceState,
+)
 from fairdraft.speculators.past_outputs import PastOutputs
 from fairdraft.speculators.plugins import new_custom
 from fairdraft.speculators.prediction import PredictionSpeculator, count_found
@@ -40,6 +46,10 @@ from fairdraft.speculators.vocabulary import VocabularyMap, match_vocabularies
 
 __all__ = [
     "CommonSampler",
+    "DeviceFeatures",
+    "DeviceReader",
+    "DeviceSpeculator",
+    "DeviceState",
     "Dflash2Speculator",
     "DflashSpeculator",
     "DraftFunction",

@@ -82,8 +82,7 @@ class DflashSpeculator(HeadSpeculator):
             One DRAFT race for each draft (TARGET under common noise), none when greedy.
         """
         anchor = state.num_decided
-        counts = state.max_draft_tokens.copy()
-        counts[anchor > self.head.num_slots + 1] = 0
+        counts = self._num_drafts(anchor, state.max_draft_tokens)
         most = int(counts.max(initial=0))
         if not most:
             return Proposal.empty(state.num_rows)
@@ -91,6 +90,10 @@ class DflashSpeculator(HeadSpeculator):
         start = np.minimum(anchor - 1, self.head.num_slots)
         hidden = self.head.block(last, start)[:, :most]
         return self._draw(state, counts, hidden, last)
+
+    def _num_drafts(self, num_decided: np.ndarray, max_draft_tokens: np.ndarray) -> np.ndarray:
+        # a block begins at slot num_decided - 1
+        return np.where(num_decided - 1 <= self.head.num_slots, max_draft_tokens, 0)
 
     def _draw(self, state: DraftState, counts: np.ndarray, hidden: Tensor, last: Tensor) -> Guesses:
         """Draws the drafts of a round.

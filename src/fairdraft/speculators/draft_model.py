@@ -8,12 +8,16 @@ of the target.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraft.models import CausalLM, RaggedCache
+from fairdraft.models import CausalLM
+from fairdraft.models.device_forward import forward_on_device
 from fairdraft.speculators.chain import DraftChain
+from fairdraft.speculators.on_device import DeviceState
 from fairdraft.speculators.proposal import DraftState, Guesses
 from fairdraft.speculators.vocabulary import VocabularyMap
 
@@ -84,23 +88,19 @@ class DraftModelSpeculator:
         return self._chain.confidence_threshold > 0
 
     @property
-    def cache(self) -> RaggedCache:
-        """What its model has cached."""
-        return self._cache
+    def num_moves(self) -> int:
+        """As `DeviceSpeculator.num_moves`."""
+        return self._cache.num_moves
+
+    def reserve(self, num_rows: int, read_length: int) -> None:
+        """As `DeviceSpeculator.reserve`."""
+        # one slot more: padding past the context goes there
+        self._cache.reserve(num_rows, min(read_length, self._cache.max_length) + 1)
 
     def begin_steps(
         self, token_ids: np.ndarray, num_decided: np.ndarray, max_draft_tokens: np.ndarray
     ) -> np.ndarray:
-        """Prepares a round whose steps somebody else runs; `commit` ends it as ever.
-
-        The first step must feed the last two decided tokens of each row, the others a draft each.
-
-        Args:
-            token_ids, num_decided, max_draft_tokens: As in `DraftState`.
-
-        Returns:
-            Drafts of each row [B], as `propose` would make them.
-        """
+        """As `DeviceSpeculator.begin_steps`: rows may lag by two tokens, which the round feeds."""
         counts = self._num_drafts(num_decided, max_draft_tokens)
         cached = self._num_cached[: len(counts)]
         is_fed = counts > 0
@@ -110,6 +110,25 @@ class DraftModelSpeculator:
         self._pending = np.where(is_fed, num_decided, cached)
         self._num_fed = np.maximum(counts - 1, 0)
         return counts
+
+    def draft_on_device(self, state: DeviceState) -> None:
+        """As `DeviceSpeculator.draft_on_device`."""
+        anchor, depth, vocabulary = state.num_decided, state.depth, self.vocabulary
+        forward = partial(
+            forward_on_device,
+            self.model,
+            cache=self._cache,
+            read_length=min(state.read_length, self.model.max_model_len),
+            last_only=True,
+        )
+        # a row of one token feeds it twice, to the same slot
+        positions = torch.stack([(anchor - 2).clamp(min=0), anchor - 1], dim=1)
+        logits, _ = forward(vocabulary.known_on_device(state.last_two), positions)
+        for step in range(1, depth + 1):
+            drafts = state.draw(vocabulary.fit(logits), step)
+            if step < depth:
+                fed = vocabulary.known_on_device(drafts)[:, None]
+                logits, _ = forward(fed, (anchor + (step - 1))[:, None])
 
     def error(self, step: int, code: int) -> str:
         """What a row's message says when a draft of the round could not be drawn."""

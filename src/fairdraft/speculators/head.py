@@ -12,6 +12,7 @@ from torch import Tensor
 from fairdraft.speculators.chain import DraftChain
 from fairdraft.speculators.features import Features
 from fairdraft.speculators.heads import CachedNetwork, DraftLaw, KeptOutputs, RecallingHead
+from fairdraft.speculators.on_device import DeviceFeatures
 
 
 class HeadSpeculator:
@@ -67,6 +68,36 @@ class HeadSpeculator:
         """Parameters of the head's own; what it shares with the target is not counted."""
         return sum(p.numel() for p in self.head.head.own_parameters().values())
 
+    @property
+    def has_stop(self) -> bool:
+        """As `DeviceSpeculator.has_stop`."""
+        return self._chain.confidence_threshold > 0
+
+    @property
+    def num_moves(self) -> int:
+        """As `DeviceSpeculator.num_moves`."""
+        return self.head.num_moves + sum(kept.num_moves for kept in self._kept)
+
+    def reserve(self, num_rows: int, read_length: int) -> None:
+        """As `DeviceSpeculator.reserve`."""
+        self.head.reserve(num_rows, read_length)
+        for kept in self._kept:
+            kept.reserve(num_rows - 1)
+
+    def begin_steps(
+        self, token_ids: np.ndarray, num_decided: np.ndarray, max_draft_tokens: np.ndarray
+    ) -> np.ndarray:
+        """As `DeviceSpeculator.begin_steps`: decided tokens were observed, nothing is missing."""
+        return self._num_drafts(num_decided, max_draft_tokens)
+
+    def error(self, step: int, code: int) -> str:
+        """As `DeviceSpeculator.error`."""
+        return self._chain.error(step, code)
+
+    def _num_drafts(self, num_decided: np.ndarray, max_draft_tokens: np.ndarray) -> np.ndarray:
+        """Drafts of each row in the next round [B]; arguments as in `DraftState`."""
+        raise NotImplementedError
+
     def commit(self, num_accepted_tokens: np.ndarray) -> None:
         """Does nothing: slots of drafts are written again when their tokens are decided."""
 
@@ -121,3 +152,9 @@ class HeadSpeculator:
         is_real = torch.from_numpy(np.arange(width) < counts[:, None])
         fused = self.head.fuse(tuple(states[:, :width] for states in features.states))
         return torch.where(is_real.to(fused.device)[..., None], fused, 0)
+
+    def _fused_on_device(self, features: DeviceFeatures) -> Tensor:
+        """`_fused` of a whole block [B, Q, H]."""
+        columns = torch.arange(features.next_token_ids.shape[1], device=features.start.device)
+        is_padding = columns >= features.num_tokens[:, None]
+        return self.head.fuse(features.states).masked_fill(is_padding[..., None], 0.0)

@@ -70,9 +70,7 @@ class MtpModulesSpeculator(HeadSpeculator):
             One DRAFT race for each draft (TARGET under common noise), none when greedy.
         """
         anchor = state.num_decided
-        counts = state.max_draft_tokens.copy()
-        # every draft is the output of slot anchor - 2
-        counts[(anchor < 2) | (anchor - 2 >= self.head.num_slots)] = 0
+        counts = self._num_drafts(anchor, state.max_draft_tokens)
         kept = self._kept[0].at(anchor - 2)
         outputs = kept.new_empty(len(kept), 0, kept.shape[1])
         drafts: list[np.ndarray] = []
@@ -95,6 +93,11 @@ class MtpModulesSpeculator(HeadSpeculator):
             return self._law(self.head.logits(self._chosen(hidden, rows), step - 1))
 
         return self._chain.draw(state, counts, next_logits)
+
+    def _num_drafts(self, num_decided: np.ndarray, max_draft_tokens: np.ndarray) -> np.ndarray:
+        # every draft is the output of slot num_decided - 2
+        has_slot = (num_decided >= 2) & (num_decided - 2 < self.head.num_slots)
+        return np.where(has_slot, max_draft_tokens, 0)
 
     def observe(self, features: Features) -> None:
         """Runs the slots of every module whose tokens are decided now."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from fairdraft.speculators.features import Features
 from fairdraft.speculators.head import HeadSpeculator
 from fairdraft.speculators.heads import CachedHead
+from fairdraft.speculators.on_device import DeviceFeatures, DeviceState
 from fairdraft.speculators.proposal import DraftState, Guesses
 
 
@@ -41,10 +42,7 @@ class RecurrentSpeculator(HeadSpeculator):
             One DRAFT race for each draft (TARGET under common noise), none when greedy.
         """
         anchor = state.num_decided
-        # draft i is the output of slot anchor + i - 3
-        room = self.head.num_slots - anchor + 2
-        counts = np.maximum(np.minimum(state.max_draft_tokens, room), 0)
-        counts[anchor < 2] = 0
+        counts = self._num_drafts(anchor, state.max_draft_tokens)
         hidden = self._kept[0].at(anchor - 2)
 
         def next_logits(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
@@ -54,6 +52,30 @@ class RecurrentSpeculator(HeadSpeculator):
             return self._law(self.head.logits(self._chosen(hidden, rows)))
 
         return self._chain.draw(state, counts, next_logits)
+
+    def draft_on_device(self, state: DeviceState) -> None:
+        """As `DeviceSpeculator.draft_on_device`."""
+        anchor = state.num_decided
+        hidden = self._kept[0].at_on_device(anchor - 2)
+        for step in range(1, state.depth + 1):
+            drafts = state.draw(self._law(self.head.logits(hidden)), step)
+            if step < state.depth:
+                hidden = self.head.forward_on_device(
+                    drafts[:, None],
+                    hidden[:, None],
+                    anchor + (step - 2),
+                    read_length=state.read_length,
+                )[:, 0]
+
+    def observe_on_device(self, features: DeviceFeatures) -> None:
+        """As `DeviceReader.observe_on_device`."""
+        outputs = self.head.forward_on_device(
+            features.next_token_ids.clamp(min=0),
+            self._fused_on_device(features),
+            features.start,
+            read_length=features.read_length,
+        )
+        self._kept[0].put_on_device(outputs, features.start)
 
     def observe(self, features: Features) -> None:
         """Runs the slots of newly decided tokens."""
@@ -68,6 +90,13 @@ class RecurrentSpeculator(HeadSpeculator):
         fused = self._fused(features, counts, width)
         outputs = self.head.forward(tokens, fused, start, counts, features.first_row)
         self._kept[0].put(outputs, start, counts, features.first_row)
+
+    def _num_drafts(self, num_decided: np.ndarray, max_draft_tokens: np.ndarray) -> np.ndarray:
+        # draft i is the output of slot num_decided + i - 3
+        room = self.head.num_slots - num_decided + 2
+        counts = np.maximum(np.minimum(max_draft_tokens, room), 0)
+        counts[num_decided < 2] = 0
+        return counts
 
     def _run_drafts(
         self, drafts: np.ndarray, hidden: Tensor, slot: np.ndarray, rows: np.ndarray

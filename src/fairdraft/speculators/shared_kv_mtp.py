@@ -45,8 +45,7 @@ class SharedKvSpeculator(HeadSpeculator):
         """
         anchor, memory = state.num_decided, state.memory
         assert memory is not None, "a round of an engine gives the target's memory"
-        counts = state.max_draft_tokens.copy()
-        counts[anchor < 2] = 0
+        counts = self._num_drafts(anchor, state.max_draft_tokens)
         tokens = state.token_ids[np.arange(state.num_rows), anchor - 1]
         angles = self.head.angles(np.maximum(anchor - 2, 0))
         outputs = self._kept[0].at(anchor - 2)
@@ -60,6 +59,9 @@ class SharedKvSpeculator(HeadSpeculator):
             return self._law(self.head.logits(self._chosen(outputs, rows)))
 
         return self._chain.draw(state, counts, next_logits)
+
+    def _num_drafts(self, num_decided: np.ndarray, max_draft_tokens: np.ndarray) -> np.ndarray:
+        return np.where(num_decided < 2, 0, max_draft_tokens)
 
     def observe(self, features: Features) -> None:
         """Keeps the target's last states at newly decided tokens."""

@@ -12,12 +12,13 @@ from torch import Tensor
 from fairdraft.models import RaggedCache
 from fairdraft.models.attention import attend
 from fairdraft.models.blocks import BlockPlaces, TreeBlock
-from fairdraft.models.masks import AttentionKind
+from fairdraft.models.masks import AttentionKind, additive_mask
 from fairdraft.models.packing import can_pack
 from fairdraft.speculators.heads.fused import Computed, Fused, fused
 from fairdraft.speculators.heads.head import Head, SlotHead
 
-_KINDS = {"full_attention": AttentionKind("full")}
+_FULL = AttentionKind("full")
+_KINDS = {"full_attention": _FULL}
 
 
 class CachedNetwork:
@@ -46,6 +47,19 @@ class CachedNetwork:
         self.caches = (self.cache,)
         self._network = network
         self._angles = (torch.empty(0), torch.empty(0))
+        self._num_tables = 0
+
+    @property
+    def num_moves(self) -> int:
+        """How often what rounds read or write went to other memory, whose addresses graphs hold."""
+        return self.cache.num_moves + self._num_tables
+
+    def reserve(self, num_rows: int, read_length: int) -> None:
+        """Makes room for rounds on the device, of so many rows that read so many slots."""
+        length = min(read_length, self.cache.max_length)
+        # one slot more: padding past the context goes there
+        self.cache.reserve(num_rows, length + 1)
+        self._reserve_angles(length)
 
     def fuse(self, states: tuple[Tensor, ...]) -> Tensor:
         """Makes one vector a position of the target's states, as `Head.fuse`."""
@@ -60,13 +74,16 @@ class CachedNetwork:
         return self.head.embed_tokens(token_ids.to(self.device))
 
     def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        needed = self.cache.get_seq_length()
+        self._reserve_angles(self.cache.get_seq_length())
+        cos, sin = self._angles
+        return cos[positions][:, None], sin[positions][:, None]
+
+    def _reserve_angles(self, needed: int) -> None:
         if needed > len(self._angles[0]):
             size = min(max(needed, 2 * len(self._angles[0]), 256), self.cache.max_length)
             cos, sin = self.head.angles(torch.arange(size, device=self.device)[None])
             self._angles = cos[0, 0], sin[0, 0]
-        cos, sin = self._angles
-        return cos[positions][:, None], sin[positions][:, None]
+            self._num_tables += 1
 
 
 class CachedHead(CachedNetwork):
@@ -112,6 +129,39 @@ class CachedHead(CachedNetwork):
         assert (start >= 0).all() and (start + counts <= self.num_slots).all()
         positions, mask = self._places.begin(start.tolist(), width, first_row, self.cache, tree)
 
+        return self._step(token_ids, hidden, positions, mask, module)
+
+    def forward_on_device(
+        self,
+        token_ids: Tensor,
+        hidden: Tensor,
+        start: Tensor,
+        *,
+        read_length: int,
+        module: int = 0,
+    ) -> Tensor:
+        """Runs one block of slots a row, without a look at any value and without a check.
+
+        A slot past the context is computed where nobody reads, and its output means nothing.
+
+        Args:
+            token_ids, hidden, module: As in `forward`, on the device.
+            start: First slot of each row, int64 [B] on the device.
+            read_length: Slots that attention reads; above every slot inside the context.
+
+        Returns:
+            As `forward`.
+        """
+        slots = start[:, None] + torch.arange(token_ids.shape[1], device=start.device)
+        slots_written = slots.clamp(max=self.cache.scratch_slot)
+        positions = slots.clamp(max=self.num_slots - 1)
+        length = self.cache.begin(slots_written, 0, min(read_length, self.num_slots))
+        mask = additive_mask(positions, length, _FULL, self.dtype)
+        return self._step(token_ids, hidden, positions, mask, module)
+
+    def _step(
+        self, token_ids: Tensor, hidden: Tensor, positions: Tensor, mask: Tensor, module: int
+    ) -> Tensor:
         def attend_cached(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self.cache.update(key, value, module)
             return attend(query, keys, values, mask, None)

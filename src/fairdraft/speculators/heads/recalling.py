@@ -26,9 +26,11 @@ class RecallingHead:
         head: The network.
         num_slots: As given.
         caches: None: nothing is kept between rounds.
+        num_moves: Therefore 0, see `CachedNetwork.num_moves`.
     """
 
     caches: tuple[RaggedCache, ...] = ()
+    num_moves = 0
 
     def __init__(self, head: SharedKvHead, num_slots: int) -> None:
         self.head = head
@@ -37,6 +39,9 @@ class RecallingHead:
         self.device, self.dtype = weight.device, weight.dtype
         if can_pack(head):
             pack_linear_layers(head)
+
+    def reserve(self, num_rows: int, read_length: int) -> None:
+        """Does nothing: what rounds read is the target's."""
 
     def fuse(self, states: tuple[Tensor, ...]) -> Tensor:
         """As `Head.fuse`."""
