@@ -18,8 +18,8 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
-POCKET = ["pocket-mtp"]
-NAMES = ["mtp, one module", "eagle3"]
+POCKET = ["pocket-mtp", "pocket-dspark", "pocket-dflash"]
+NAMES = ["mtp, one module", "eagle3", "dspark", "dflash", "dflash2"]
 SHORT = [[1, 2, 3], [12], [3, 1, 3, 1, 3, 1, 3]]
 
 

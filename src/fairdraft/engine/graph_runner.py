@@ -19,7 +19,10 @@ from fairdraft.ops import Impl
 from fairdraft.ops.dispatch import own_device
 from fairdraft.speculators import (
     DeviceSpeculator,
+    Dflash2Speculator,
+    DflashSpeculator,
     DraftModelSpeculator,
+    DsparkSpeculator,
     Eagle3Speculator,
     Guesses,
     MtpSpeculator,
@@ -31,7 +34,14 @@ from fairdraft.speculators import (
 _SHORTEST = 128
 _MOST_GRAPHS = 16
 #: exactly these kinds draft in a graph: what a subclass proposes is its own
-_DRAFTERS = (DraftModelSpeculator, MtpSpeculator, Eagle3Speculator)
+_DRAFTERS = (
+    DraftModelSpeculator,
+    MtpSpeculator,
+    Eagle3Speculator,
+    DsparkSpeculator,
+    DflashSpeculator,
+    Dflash2Speculator,
+)
 
 
 def can_replay(device: torch.device, impl: Impl, trace: Trace | None) -> bool:

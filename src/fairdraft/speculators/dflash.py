@@ -16,6 +16,9 @@ Axes: B rows, K drafted, T drafts of a block, H width of the head, N rows that d
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,7 +26,26 @@ from torch import Tensor
 from fairdraft.speculators.features import Features
 from fairdraft.speculators.head import HeadSpeculator
 from fairdraft.speculators.heads import CachedBlocks, best_ids
+from fairdraft.speculators.on_device import DeviceFeatures, DeviceState
 from fairdraft.speculators.proposal import DraftState, Guesses, Proposal
+
+#: step (1 for the first), tokens before it and rows of the block, int64 [N] each, to [N, ...]
+AtStep = Callable[[int, Tensor, Tensor | slice], Tensor]
+
+
+@dataclass
+class BlockLaws:
+    """What a block says of its drafts.
+
+    Attributes:
+        logits: Of a step over the target's ids [N, V].
+        confidence: Guesses of acceptance, see `DraftChain` [N]; None for none.
+        candidates: As in `DraftChain.draw`.
+    """
+
+    logits: AtStep
+    confidence: AtStep | None = None
+    candidates: Tensor | None = None
 
 
 class DflashSpeculator(HeadSpeculator):
@@ -95,6 +117,20 @@ class DflashSpeculator(HeadSpeculator):
         # a block begins at slot num_decided - 1
         return np.where(num_decided - 1 <= self.head.num_slots, max_draft_tokens, 0)
 
+    def draft_on_device(self, state: DeviceState) -> None:
+        """As `DeviceSpeculator.draft_on_device`."""
+        start = (state.num_decided - 1).clamp(max=self.head.num_slots)
+        drafts = state.last_two[:, 1]
+        hidden = self.head.block_on_device(drafts, start, read_length=state.read_length)
+        laws = self._laws(hidden[:, : state.depth])
+        for step in range(1, state.depth + 1):
+            drafts = state.draw(laws.logits(step, drafts, slice(None)), step)
+
+    def observe_on_device(self, features: DeviceFeatures) -> None:
+        """As `DeviceReader.observe_on_device`."""
+        fused = self._fused_on_device(features)
+        self.head.extend_on_device(fused, features.start, read_length=features.read_length)
+
     def _draw(self, state: DraftState, counts: np.ndarray, hidden: Tensor, last: Tensor) -> Guesses:
         """Draws the drafts of a round.
 
@@ -104,12 +140,28 @@ class DflashSpeculator(HeadSpeculator):
             hidden: Outputs of the queries that draft [B, K, H].
             last: Last decided tokens, int64 [B].
         """
-        logits = self.head.logits(hidden)
+        laws, device = self._laws(hidden), hidden.device
+
+        def at_step(read: AtStep, step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
+            chosen = torch.from_numpy(rows)
+            tokens = last[chosen] if step == 1 else torch.from_numpy(before)[chosen]
+            is_whole = len(rows) == len(hidden)
+            return read(step, tokens.to(device), slice(None) if is_whole else chosen.to(device))
 
         def next_logits(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
-            return self._law(self._chosen(logits[:, step - 1], rows))
+            return at_step(laws.logits, step, before, rows)
 
-        return self._chain.draw(state, counts, next_logits)
+        def confidence(step: int, before: np.ndarray, rows: np.ndarray) -> np.ndarray:
+            assert laws.confidence is not None
+            return at_step(laws.confidence, step, before, rows).cpu().numpy()
+
+        guess = None if laws.confidence is None else confidence
+        return self._chain.draw(state, counts, next_logits, guess, laws.candidates)
+
+    def _laws(self, hidden: Tensor) -> BlockLaws:
+        """What the outputs of a block's queries [B, K, H] say of its drafts."""
+        logits = self.head.logits(hidden)
+        return BlockLaws(lambda step, before, rows: self._law(logits[rows, step - 1]))
 
     def _best_ids(self, logits: Tensor, count: int) -> Tensor:
         """The head's numbers of the best ids that are the target's [..., count], best first."""

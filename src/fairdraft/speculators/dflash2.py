@@ -19,13 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraft.speculators.dflash import DflashSpeculator
+from fairdraft.speculators.dflash import BlockLaws, DflashSpeculator
 from fairdraft.speculators.heads import CachedBlocks, Dflash2Head
-from fairdraft.speculators.proposal import DraftState, Guesses
 
 
 @dataclass
@@ -72,24 +70,17 @@ class Dflash2Speculator(DflashSpeculator):
         """C: as trained, or all that can be drafted."""
         return min(self._network.config.selector_top_k, self._law.num_ids)
 
-    def _draw(self, state: DraftState, counts: np.ndarray, hidden: Tensor, last: Tensor) -> Guesses:
-        """Draws candidate by candidate."""
+    def _laws(self, hidden: Tensor) -> BlockLaws:
         found = self._candidates(hidden)
         selector = self._network.candidate_selector
 
-        def next_logits(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
-            tokens = last if step == 1 else torch.from_numpy(before)
-            at = torch.from_numpy(rows).to(found.unary.device)
-            place = (at, step - 1)
-            edges = selector.edges(
-                found.projected[place],
-                tokens.to(at.device)[at],
-                found.draft_ids[place],
-            )
-            law = edges.new_full((len(rows), self.vocab_size), -torch.inf)
+        def logits(step: int, before: Tensor, rows: Tensor | slice) -> Tensor:
+            place = (rows, step - 1)
+            edges = selector.edges(found.projected[place], before, found.draft_ids[place])
+            law = edges.new_full((len(edges), self.vocab_size), -torch.inf)
             return law.scatter_(1, found.token_ids[place], found.unary[place] + edges)
 
-        return self._chain.draw(state, counts, next_logits, candidates=found.token_ids)
+        return BlockLaws(logits, candidates=found.token_ids)
 
     def _candidates(self, hidden: Tensor) -> _Candidates:
         """Candidates at each draft, from outputs [B, K, H]."""

@@ -16,13 +16,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraft.speculators.dflash import DflashSpeculator
+from fairdraft.speculators.dflash import BlockLaws, DflashSpeculator
 from fairdraft.speculators.heads import CachedBlocks, DsparkHead
-from fairdraft.speculators.proposal import DraftState, Guesses
 
 
 class DsparkSpeculator(DflashSpeculator):
@@ -55,24 +53,19 @@ class DsparkSpeculator(DflashSpeculator):
         num_ids = self._law.num_ids
         self._top_k = None if draft_top_k is None or draft_top_k >= num_ids else draft_top_k
 
-    def _draw(self, state: DraftState, counts: np.ndarray, hidden: Tensor, last: Tensor) -> Guesses:
-        base, device = self.head.logits(hidden), hidden.device
+    def _laws(self, hidden: Tensor) -> BlockLaws:
+        base = self.head.logits(hidden)
 
-        def read(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
-            tokens = last[torch.from_numpy(rows)] if step == 1 else torch.from_numpy(before[rows])
-            return self._network.before(tokens.to(device))
+        def logits(step: int, before: Tensor, rows: Tensor | slice) -> Tensor:
+            return self._law(self._biased(base[rows, step - 1], self._network.before(before)))
 
-        def next_logits(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
-            logits = self._chosen(base[:, step - 1], rows)
-            return self._law(self._biased(logits, read(step, before, rows)))
-
-        def confidence(step: int, before: np.ndarray, rows: np.ndarray) -> np.ndarray:
-            outputs = self._chosen(hidden[:, step - 1], rows)
-            odds = self._network.acceptance_logits(outputs, read(step, before, rows))
-            return odds.double().sigmoid().cpu().numpy()
+        def confidence(step: int, before: Tensor, rows: Tensor | slice) -> Tensor:
+            read = self._network.before(before)
+            odds = self._network.acceptance_logits(hidden[rows, step - 1], read)
+            return odds.double().sigmoid()
 
         has_guess = self._network.confidence_head is not None
-        return self._chain.draw(state, counts, next_logits, confidence if has_guess else None)
+        return BlockLaws(logits, confidence if has_guess else None)
 
     def _biased(self, base: Tensor, before: Tensor) -> Tensor:
         """Logits of a step [N, C] from those of the block, and W1 of the tokens before [N, R]."""

@@ -43,6 +43,7 @@ class CachedNetwork:
         self.num_slots = num_slots
         weight = head.first_weight
         self.device, self.dtype = weight.device, weight.dtype
+        self._num_spare = num_spare
         self.cache = RaggedCache(num_slots + num_spare)
         self.caches = (self.cache,)
         self._network = network
@@ -56,10 +57,29 @@ class CachedNetwork:
 
     def reserve(self, num_rows: int, read_length: int) -> None:
         """Makes room for rounds on the device, of so many rows that read so many slots."""
-        length = min(read_length, self.cache.max_length)
+        length = self._length_on_device(read_length)
         # one slot more: padding past the context goes there
         self.cache.reserve(num_rows, length + 1)
         self._reserve_angles(length)
+
+    def _begin_on_device(self, start: Tensor, width: int, read_length: int) -> tuple[Tensor, int]:
+        """Begins a forward without a look at any value.
+
+        Args:
+            start: First slot of each row, int64 [B] on the device.
+            width: Q.
+            read_length: Slots that a round reads, see `DeviceState`.
+
+        Returns:
+            Legal positions of the slots [B, Q], and the number of slots that attention reads.
+        """
+        slots = start[:, None] + torch.arange(width, device=start.device)
+        written = slots.clamp(max=self.cache.scratch_slot)
+        length = self.cache.begin(written, 0, self._length_on_device(read_length))
+        return slots.clamp(max=self.cache.max_length - 1), length
+
+    def _length_on_device(self, read_length: int) -> int:
+        return min(read_length + self._num_spare, self.cache.max_length)
 
     def fuse(self, states: tuple[Tensor, ...]) -> Tensor:
         """Makes one vector a position of the target's states, as `Head.fuse`."""
@@ -147,15 +167,12 @@ class CachedHead(CachedNetwork):
         Args:
             token_ids, hidden, module: As in `forward`, on the device.
             start: First slot of each row, int64 [B] on the device.
-            read_length: Slots that attention reads; above every slot inside the context.
+            read_length: Slots that attention reads, above every slot inside the context.
 
         Returns:
             As `forward`.
         """
-        slots = start[:, None] + torch.arange(token_ids.shape[1], device=start.device)
-        slots_written = slots.clamp(max=self.cache.scratch_slot)
-        positions = slots.clamp(max=self.num_slots - 1)
-        length = self.cache.begin(slots_written, 0, min(read_length, self.num_slots))
+        positions, length = self._begin_on_device(start, token_ids.shape[1], read_length)
         mask = additive_mask(positions, length, _FULL, self.dtype)
         return self._step(token_ids, hidden, positions, mask, module)
 

@@ -53,7 +53,19 @@ class CachedBlocks(CachedNetwork):
             first_row: Row of the cache that the first row is.
         """
         assert (start >= 0).all() and (start + num_tokens <= self.num_slots).all()
-        positions = self._begin(start, fused.shape[1], first_row)
+        self._keep(fused, self._begin(start, fused.shape[1], first_row))
+
+    def extend_on_device(self, fused: Tensor, start: Tensor, *, read_length: int) -> None:
+        """`extend` of whole blocks, padding too, without a look at any value.
+
+        Args:
+            fused: [B, Q, H].
+            start: First slot of each row, int64 [B] on the device.
+            read_length: Slots that a round reads, see `DeviceState`.
+        """
+        self._keep(fused, self._begin_on_device(start, fused.shape[1], read_length)[0])
+
+    def _keep(self, fused: Tensor, positions: Tensor) -> None:
         made = self._network.context(fused, self._rotations(positions))
         for layer, (key, value) in enumerate(made):
             self.cache.update(key, value, layer)
@@ -78,7 +90,21 @@ class CachedBlocks(CachedNetwork):
         else:
             # every query sees what the last one of its block does
             mask = additive_mask(ends[:, None].to(self.device), length, _FULL, self.dtype)
+        return self._run(last.to(self.device), positions, mask)
 
+    def block_on_device(self, last: Tensor, start: Tensor, *, read_length: int) -> Tensor:
+        """`block` without a look at any value; all arguments are on the device.
+
+        Args:
+            last, start: As in `block`, int64 [B].
+            read_length: Slots that a round reads, see `DeviceState`.
+        """
+        width = self.head.config.block_size
+        positions, length = self._begin_on_device(start, width, read_length)
+        mask = additive_mask(positions[:, -1:], length, _FULL, self.dtype)
+        return self._run(last, positions, mask)
+
+    def _run(self, last: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         def attend_layer(layer: int) -> Attend:
             def attend_cached(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
                 keys, values = self.cache.update(key, value, layer)
@@ -86,7 +112,7 @@ class CachedBlocks(CachedNetwork):
 
             return attend_cached
 
-        embedded = self._network.embed(last.to(self.device))
+        embedded = self._network.embed(last)
         outputs = self._network.block(embedded, self._rotations(positions), attend_layer)
         return self._network.drafting(outputs)
 
