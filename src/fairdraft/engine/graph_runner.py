@@ -27,6 +27,7 @@ from fairdraft.speculators import (
     Guesses,
     MtpSpeculator,
     Proposal,
+    SharedKvSpeculator,
     Speculator,
 )
 
@@ -41,6 +42,7 @@ _DRAFTERS = (
     DsparkSpeculator,
     DflashSpeculator,
     Dflash2Speculator,
+    SharedKvSpeculator,
 )
 
 
@@ -105,7 +107,10 @@ class GraphRunner(RoundRunner):
 
     def _is_eager(self, rows: RowTable) -> bool:
         needs_host = rows["is_filtered"] | rows["is_processed"]
-        return self.observer is not None or self._is_apart or bool(needs_host.any())
+        # a round of a reader may begin with what the target keeps
+        is_first = self._reader is not None and not self.cache.is_written
+        is_watched = self.observer is not None
+        return is_watched or is_first or self._is_apart or bool(needs_host.any())
 
     def _replay(
         self,

@@ -23,6 +23,7 @@ from fairdraft.speculators import (
     DeviceReader,
     DeviceSpeculator,
     DeviceState,
+    TargetMemory,
 )
 
 # what the host writes before each round, one line of int64 [B] a field; drafts may follow
@@ -158,12 +159,16 @@ class RoundGraph:
             errors = torch.zeros_like(drafts)
         else:
             race = self._new_race(parts.speculator)
-            last_two = fields[BEFORE : LAST + 1].T
-            parts.speculator.draft_on_device(
-                DeviceState(
-                    last_two, anchor, parts.depth, self.read_length, race.draw, parts.target[1]
-                )
+            length = self.read_length
+            state = DeviceState(
+                last_two=fields[BEFORE : LAST + 1].T,
+                num_decided=anchor,
+                depth=parts.depth,
+                read_length=length,
+                draw=race.draw,
+                memory=TargetMemory(parts.target[1], anchor - 1, read_length=length),
             )
+            parts.speculator.draft_on_device(state)
             drafts, laws, errors = race.token_ids, race.laws, race.errors
         states = self._forward(drafts)
         verdict = self._verify(drafts, laws)

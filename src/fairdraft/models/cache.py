@@ -62,6 +62,11 @@ class RaggedCache(Cache):
         self.num_moves = 0
 
     @property
+    def is_written(self) -> bool:
+        """Whether any keys were ever written; until then no layer has memory to read."""
+        return bool(self._keys)
+
+    @property
     def scratch_slot(self) -> int:
         """Where padding past the context is written; no query ever reads it."""
         return self.max_length

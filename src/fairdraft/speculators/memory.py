@@ -26,12 +26,25 @@ class TargetMemory:
 
     Args:
         cache: The target's.
-        num_slots: Slots of decided tokens of each row [B]: one less than there are tokens.
+        num_slots: Slots of decided tokens of each row [B]: one less than there are tokens. Int64,
+            on the host or on the cache's device.
+        read_length: Slots to read, all those of decided tokens among them; for `num_slots` on a
+            device, where nobody looks for the largest.
     """
 
-    def __init__(self, cache: RaggedCache, num_slots: np.ndarray) -> None:
+    def __init__(
+        self,
+        cache: RaggedCache,
+        num_slots: np.ndarray | Tensor,
+        *,
+        read_length: int | None = None,
+    ) -> None:
         self._cache = cache
-        self._num_slots = num_slots
+        if isinstance(num_slots, np.ndarray):
+            read_length = max(int(num_slots.max()), 1)
+            num_slots = torch.from_numpy(num_slots)
+        assert read_length is not None, "num_slots on a device come with a read_length"
+        self._num_slots, self._read_length = num_slots, read_length
         self._mask: Tensor | None = None
 
     def attend(self, layer: int, query: Tensor) -> Tensor:
@@ -44,9 +57,8 @@ class TargetMemory:
         Returns:
             [B, Q, N, D]; anything for a row without a slot.
         """
-        longest = max(int(self._num_slots.max()), 1)
-        keys, values = self._cache.read(layer, len(self._num_slots), longest)
+        keys, values = self._cache.read(layer, len(self._num_slots), self._read_length)
         if self._mask is None:
-            last = torch.from_numpy(np.maximum(self._num_slots - 1, 0)).to(keys.device)
+            last = (self._num_slots - 1).clamp(min=0).to(keys.device)
             self._mask = additive_mask(last[:, None], keys.shape[2], _FULL, keys.dtype)
         return attend(query, keys, values, self._mask, None)

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from fairdraft.models import RaggedCache
+from fairdraft.speculators.memory import TargetMemory
 from fairdraft.speculators.proposal import Speculator
 
 #: law of a draft, logits [B, V], and its step (1 for the first) to token ids [B], 0 where it failed
@@ -33,7 +33,7 @@ class DeviceState:
         depth: K.
         read_length: Slots that attention reads: at least `num_decided` + K, or a whole context.
         draw: Draws a step; called once for each, in order.
-        target_cache: The target's keys and values.
+        memory: The target's keys and values at decided tokens.
     """
 
     last_two: Tensor
@@ -41,7 +41,7 @@ class DeviceState:
     depth: int
     read_length: int
     draw: DrawOnDevice
-    target_cache: RaggedCache
+    memory: TargetMemory
 
 
 @dataclass(frozen=True)

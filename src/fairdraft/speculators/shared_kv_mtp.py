@@ -13,11 +13,13 @@ Axes: B rows, H width of the head.
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fairdraft.speculators.features import Features
 from fairdraft.speculators.head import HeadSpeculator
 from fairdraft.speculators.heads import RecallingHead
+from fairdraft.speculators.on_device import DeviceFeatures, DeviceState
 from fairdraft.speculators.proposal import DraftState, Guesses
 
 
@@ -47,7 +49,7 @@ class SharedKvSpeculator(HeadSpeculator):
         assert memory is not None, "a round of an engine gives the target's memory"
         counts = self._num_drafts(anchor, state.max_draft_tokens)
         tokens = state.token_ids[np.arange(state.num_rows), anchor - 1]
-        angles = self.head.angles(np.maximum(anchor - 2, 0))
+        angles = self.head.angles(torch.from_numpy(np.maximum(anchor - 2, 0)))
         outputs = self._kept[0].at(anchor - 2)
 
         def next_logits(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
@@ -55,10 +57,24 @@ class SharedKvSpeculator(HeadSpeculator):
             hidden = outputs if step == 1 else self.head.carry(outputs)
             # rows without a draft here hold the placeholder
             read = tokens if step == 1 else np.where(before < 0, 0, before)
-            outputs = self.head.forward(read, hidden, angles, memory)
+            outputs = self.head.forward(torch.from_numpy(read), hidden, angles, memory)
             return self._law(self.head.logits(self._chosen(outputs, rows)))
 
         return self._chain.draw(state, counts, next_logits)
+
+    def draft_on_device(self, state: DeviceState) -> None:
+        """As `DeviceSpeculator.draft_on_device`."""
+        last = state.num_decided - 2
+        angles = self.head.angles(last.clamp(min=0))
+        hidden, drafts = self._kept[0].at_on_device(last), state.last_two[:, 1]
+        for step in range(1, state.depth + 1):
+            outputs = self.head.forward(drafts, hidden, angles, state.memory)
+            drafts = state.draw(self._law(self.head.logits(outputs)), step)
+            hidden = self.head.carry(outputs)
+
+    def observe_on_device(self, features: DeviceFeatures) -> None:
+        """As `DeviceReader.observe_on_device`."""
+        self._kept[0].put_on_device(self._fused_on_device(features), features.start)
 
     def _num_drafts(self, num_decided: np.ndarray, max_draft_tokens: np.ndarray) -> np.ndarray:
         return np.where(num_decided < 2, 0, max_draft_tokens)

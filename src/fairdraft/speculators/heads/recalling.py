@@ -5,8 +5,6 @@ Axes: B rows, H width of the head.
 
 from __future__ import annotations
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from fairdraft.models import RaggedCache
@@ -55,13 +53,13 @@ class RecallingHead:
         """As `SharedKvHead.carry`."""
         return self.head.carry(outputs)
 
-    def angles(self, positions: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of one position a row [B], each [B, 1, 1, D]."""
-        return self.head.angles(torch.from_numpy(positions)[:, None].to(self.device))
+    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of one position a row, int64 [B], each [B, 1, 1, D]."""
+        return self.head.angles(positions[:, None].to(self.device))
 
     def forward(
         self,
-        token_ids: np.ndarray,
+        token_ids: Tensor,
         hidden: Tensor,
         angles: tuple[Tensor, Tensor],
         memory: TargetMemory,
@@ -69,7 +67,7 @@ class RecallingHead:
         """Runs a step.
 
         Args:
-            token_ids: The token that each row reads [B], int64.
+            token_ids: The token that each row reads, int64 [B].
             hidden: As `SharedKvHead.recall` takes it [B, H].
             angles: Of the rows' positions, as `angles` gives them.
             memory: The target's, of the same rows.
@@ -77,5 +75,5 @@ class RecallingHead:
         Returns:
             Normed outputs [B, H].
         """
-        tokens = torch.from_numpy(token_ids)[:, None].to(self.device)
+        tokens = token_ids[:, None].to(self.device)
         return self.head.recall(tokens, hidden[:, None], angles, memory.attend)[:, 0]
