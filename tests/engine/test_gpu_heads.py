@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 POCKET = ["pocket-mtp", "pocket-dspark", "pocket-dflash"]
-NAMES = ["mtp, one module", "eagle3", "dspark", "dflash", "dflash2", "shared_kv_mtp"]
 SHORT = [[1, 2, 3], [12], [3, 1, 3, 1, 3, 1, 3]]
 
 
@@ -62,7 +61,7 @@ def test_replayed_rounds_of_trained_heads(model: str, replays: list[int]) -> Non
 @pytest.mark.parametrize(
     "changes", [{}, {"draft_sample_method": "greedy"}, "common_noise", "block"]
 )
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("kind", list(KINDS))
 def test_replayed_rounds_go_up_to_the_context_limits(
     kind: str, changes: Any, replays: list[int], tmp_path: Path
 ) -> None:
@@ -88,7 +87,7 @@ def test_replayed_rounds_go_up_to_the_context_limits(
     assert lengths == [64] * 3
 
 
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("kind", list(KINDS))
 def test_graphs_end_when_caches_grow(kind: str, replays: list[int], tmp_path: Path) -> None:
     """More rows and longer texts than at first, then few again; filtered rows run in between."""
     target = tiny_llama(0, max_model_len=640).cuda()

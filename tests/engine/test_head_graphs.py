@@ -27,7 +27,6 @@ PARAMS = [
     SamplingParams(seed=6, max_tokens=12, temperature=0.0),
     SamplingParams(seed=7, max_tokens=10, temperature=3.0, num_speculative_tokens=1),
 ]
-NAMES = ["mtp, one module", "eagle3", "dspark", "dflash", "dflash2", "shared_kv_mtp"]
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def both(
     return made[0], made[1]
 
 
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("kind", list(KINDS))
 def test_tokens_are_those_of_eager_rounds(kind: str, rounds: list[int], tmp_path: Path) -> None:
     """Ragged prompts, one of a single token; a greedy row; a row with a K of its own."""
     target = tiny_llama(0)
@@ -68,7 +67,7 @@ def test_tokens_are_those_of_eager_rounds(kind: str, rounds: list[int], tmp_path
     assert max(rounds) == 2 and sum(map(sum, (stood for _, _, stood, _ in got))) > 0
 
 
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("kind", list(KINDS))
 def test_tokens_are_those_of_eager_rounds_up_to_the_context_limits(
     kind: str, rounds: list[int], tmp_path: Path
 ) -> None:

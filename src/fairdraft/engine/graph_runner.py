@@ -25,6 +25,7 @@ from fairdraft.speculators import (
     DsparkSpeculator,
     Eagle3Speculator,
     Guesses,
+    MtpModulesSpeculator,
     MtpSpeculator,
     Proposal,
     SharedKvSpeculator,
@@ -38,6 +39,7 @@ _MOST_GRAPHS = 16
 _DRAFTERS = (
     DraftModelSpeculator,
     MtpSpeculator,
+    MtpModulesSpeculator,
     Eagle3Speculator,
     DsparkSpeculator,
     DflashSpeculator,

@@ -26,6 +26,7 @@ from torch import Tensor
 from fairdraft.speculators.features import Features
 from fairdraft.speculators.head import HeadSpeculator
 from fairdraft.speculators.heads import CachedHead
+from fairdraft.speculators.on_device import DeviceFeatures, DeviceState
 from fairdraft.speculators.proposal import DraftState, Guesses
 from fairdraft.speculators.recurrent import RecurrentSpeculator
 
@@ -115,6 +116,43 @@ class MtpModulesSpeculator(HeadSpeculator):
         # only now: a long block overwrites the outputs that the next module goes on from
         for kept, (outputs, start, num_run) in zip(self._kept, given, strict=True):
             kept.put(outputs, start, num_run, first_row)
+
+    def draft_on_device(self, state: DeviceState) -> None:
+        """As `DeviceSpeculator.draft_on_device`."""
+        anchor = state.num_decided
+        hidden = self._kept[0].at_on_device(anchor - 2)
+        outputs, drafts = hidden[:, None][:, :0], list[Tensor]()
+        for step in range(1, state.depth + 1):
+            if step > 1:
+                tokens, start = torch.stack(drafts, 1), anchor - 1
+                outputs = self._run_on_device(step, tokens, outputs, start, state.read_length)
+                hidden = outputs[:, -1]
+            law = self._law(self.head.logits(hidden, step - 1))
+            drafts.append(state.draw(law, step))
+
+    def observe_on_device(self, features: DeviceFeatures) -> None:
+        """As `DeviceReader.observe_on_device`."""
+        start, length = features.start, features.read_length
+        tokens, outputs = features.next_token_ids.clamp(min=0), self._fused_on_device(features)
+        given = []
+        for module in range(1, self.num_modules + 1):
+            outputs = self._run_on_device(module, tokens, outputs, start, length)
+            given.append(outputs)
+        for module, (kept, outputs) in enumerate(zip(self._kept, given, strict=True)):
+            kept.put_on_device(outputs, start - module)
+
+    def _run_on_device(
+        self, module: int, tokens: Tensor, before: Tensor, start: Tensor, read_length: int
+    ) -> Tensor:
+        """`_run` of whole blocks [B, Q, H]; slots before the text stay in their columns."""
+        first = start - (module - 1)
+        if module > 1:
+            kept = self._kept[module - 2].at_on_device(first)[:, None]
+            # one slot further back
+            before = torch.cat([kept, before], 1)[:, : tokens.shape[1]]
+        return self.head.forward_on_device(
+            tokens, before, first, read_length=read_length, module=module - 1
+        )
 
     def _run(
         self,

@@ -17,6 +17,7 @@ from fairdraft.models.packing import can_pack
 from fairdraft.speculators.heads.fused import Computed, Fused, fused
 from fairdraft.speculators.heads.head import Head, SlotHead
 
+_NO_SLOT = 1 << 40
 _FULL = AttentionKind("full")
 _KINDS = {"full_attention": _FULL}
 
@@ -66,7 +67,8 @@ class CachedNetwork:
         """Begins a forward without a look at any value.
 
         Args:
-            start: First slot of each row, int64 [B] on the device.
+            start: First slot of each row, int64 [B] on the device; where it is negative, slots
+                before the text are kept nowhere.
             width: Q.
             read_length: Slots that a round reads, see `DeviceState`.
 
@@ -74,9 +76,10 @@ class CachedNetwork:
             Legal positions of the slots [B, Q], and the number of slots that attention reads.
         """
         slots = start[:, None] + torch.arange(width, device=start.device)
-        written = slots.clamp(max=self.cache.scratch_slot)
+        # negative ones wrap to large ones, and those go where nobody reads
+        written = (slots % _NO_SLOT).clamp(max=self.cache.scratch_slot)
         length = self.cache.begin(written, 0, self._length_on_device(read_length))
-        return slots.clamp(max=self.cache.max_length - 1), length
+        return slots.clamp(0, self.cache.max_length - 1), length
 
     def _length_on_device(self, read_length: int) -> int:
         return min(read_length + self._num_spare, self.cache.max_length)
@@ -162,7 +165,7 @@ class CachedHead(CachedNetwork):
     ) -> Tensor:
         """Runs one block of slots a row, without a look at any value and without a check.
 
-        A slot past the context is computed where nobody reads, and its output means nothing.
+        A slot outside the context is kept where nobody reads, and its output means nothing.
 
         Args:
             token_ids, hidden, module: As in `forward`, on the device.
