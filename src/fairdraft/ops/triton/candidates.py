@@ -24,7 +24,7 @@ from fairdraft.ops.triton.reading import load_stats
 GROUP = tl.constexpr(128)
 GROUPS = tl.constexpr(TILE.value // GROUP.value)
 #: pairs of candidates that a program compares at once
-PAIRS = tl.constexpr(2048)
+PAIRS = tl.constexpr(1024)
 #: below the binary logarithm of min_p by more than any rounding of a weight
 _SLACK = tl.constexpr(0.01)
 _ROUNDING = tl.constexpr(2.0**-21)

@@ -2,8 +2,8 @@
 
 Programs are ordered row 0 of every request, row 1 of every request, and so on, and a program whose
 request already ended at an earlier row reads nothing. The last program of a row decides it: it
-tests the row's draft, or draws the token that a draft has to match. `emit.py` puts a request
-together, and draws what follows tested drafts.
+tests the row's draft, or draws the token that a draft has to match, and where rows are few the
+bonus. `emit.py` puts a request together, and draws what is left to draw.
 Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles.
 """
 
@@ -84,13 +84,12 @@ def chain_kernel(
     r = (tl.program_id(0) // num_chunks // num_requests).to(tl.int64)
     wait_for_previous(HAS_PDL)
     let_next_start(HAS_PDL)
-    # all of this is asked for at once: one trip to memory before the logits
+    # little is asked for here, and at once: the last program of a row asks for the rest
     limits = (num_rows, num_slots, num_requests)
     first, n, is_possible = request_span(drafts, limits, b, K, SHAPE[2], MODE)
     has_ended = ends_before(found[6], b, r, SHAPE[2])
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
-    fields = request_fields(at, b, STRIDES)
-    x_d, is_forbidden, masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[4])
+    masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[4])[2]
     p_row, q_row, q_place = row_places(target, draft, first, b, r)
     if SHAPE[3]:
         # with the rest, whether or not it turns out to be wanted; rows of flat calls may not exist
@@ -125,41 +124,43 @@ def chain_kernel(
             decide(
                 (p_row, q_row, p_tiles, q_tiles),
                 (p_stats, q_stats, q_place, place),
-                (c, draft_c, is_ratio, is_matched, is_possible),
-                (x_d, is_forbidden, masked_id),
-                fields,
+                (temperatures, drafts, at),
                 found,
-                (b, r, n, vocab_size, num_tiles),
+                (b, r, n, first, is_possible, vocab_size, num_tiles),
                 MODE,
+                STRIDES,
                 ADDRESS,
                 SHAPE,
             )
         if MODE[1]:
             # the last row of a request puts its path together
-            if is_last(requests_done_ptr + b, n + 1) & (is_matched == 0):
-                store_path(found, path, tests, fields, b, n, K, ADDRESS)
+            if is_last(requests_done_ptr + b, n + 1):
+                fields = request_fields(at, b, STRIDES)
+                if scales(temperatures, drafts, b, STRIDES, MODE[2])[2] == 0:
+                    store_path(found, path, tests, fields, b, n, K, ADDRESS)
 
 
 @triton.jit
 def decide(
     rows,
     places,
-    request,
-    drafted,
-    fields,
+    inputs,
     found,
     index,
     MODE: tl.constexpr,
+    STRIDES: tl.constexpr,
     ADDRESS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):
     """Decides one row whose statistics are complete."""
     p_row, _, p_tiles, _ = rows
     p_stats, q_stats, q_place, place = places
-    c, draft_c, is_ratio, is_matched, is_possible = request
-    x_d, is_forbidden, masked_id = drafted
-    b, r, n, vocab_size, num_tiles = index
-    # all of this is asked for at once: one trip to memory
+    temperatures, drafts, at = inputs
+    b, r, n, first, is_possible, vocab_size, num_tiles = index
+    fields = request_fields(at, b, STRIDES)
+    c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
+    x_d, is_forbidden, masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[4])
+    is_ratio = (r < n) & (is_matched == 0)
     is_id, p_logit, q_logit, p_top, q_top = draft_logits_of(rows, x_d, vocab_size, is_ratio)
     top, total = load_stats(p_tiles[0], p_tiles[1], num_tiles, SHAPE[1])
     q_max, q_sum = draft_row(q_stats, q_place, is_ratio & MODE[3])
@@ -196,7 +197,7 @@ def decide(
                     state = tl.where((p_x > 0.0) & (q_x > 0.0), ACCEPTED, REJECTED)
                 tl.store(found[4] + place, p_x)
                 tl.store(found[5] + place, q_x)
-        elif is_matched:
+        elif is_matched | SHAPE[3]:
             if c == 0.0:
                 token, margin = greedy(p_row, vocab_size, masked_id, top)
             else:

@@ -1,6 +1,6 @@
 """The end of `ops.verify_chain`: what each request emits, by one program a request.
 
-It draws what follows tested drafts: the replacement of a rejected one, or the bonus.
+It draws the replacement of a rejected draft, and a bonus that `chain.py` left.
 Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles.
 """
 
@@ -125,7 +125,7 @@ def emit_kernel(
     margin = tl.sum(tl.where(is_end, known[2], 0.0), 0)
     if MODE[2]:
         is_rejected = state == REJECTED
-        if is_rejected | ((state == DRAWN) & (is_matched == 0)):
+        if is_rejected | ((state == DRAWN) & (token < 0)):
             p_row, q_row, q_place = row_places(target, draft, first, b, end)
             masked_id = masked_token(drafts, first, end, n, vocab_size, MODE[4])[2]
             laws = request_laws(

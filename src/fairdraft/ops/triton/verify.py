@@ -90,7 +90,7 @@ def _launch_all(
         sizes,
         *limits,
         SHAPE=(tiles, *reach, reads_ahead),
-        **common | {"num_warps": warps},
+        **common | {"num_warps": warps} | _registers(common, reads_ahead),
     )
     if chain.draft is None or not depth:
         residual = _residual(workspace, count, 1)
@@ -201,6 +201,13 @@ def _constants(
         "HAS_PDL": pdl,
         **launch_options(pdl),
     }
+
+
+def _registers(common: dict[str, Any], reads_ahead: bool) -> dict[str, int]:
+    """Registers of a thread of the chain, so that a multiprocessor holds eight programs."""
+    reads_draft = common["MODE"][2] and not common["MODE"][3]
+    # an option that other backends do not know; tiles of two rows would not fit
+    return {"maxnreg": 64} if common["HAS_PDL"] and not (reads_draft or reads_ahead) else {}
 
 
 def chain_shape(num_rows: int, num_tiles: int) -> tuple[int, int, bool]:
