@@ -88,31 +88,32 @@ def device_field(
     name: str, value: Any, count: int, device: torch.device, validate: bool = True
 ) -> tuple[Tensor, int]:
     """One field as an int64 tensor on the device, and its stride; see `device_fields`."""
-    if isinstance(value, Tensor):
-        if validate:
-            _check(name, value, count, device)
-        return value, 1 if value.ndim else 0
-    return _scalar(name, _integer(name, value), device), 0
+    if not isinstance(value, Tensor):
+        return _scalar(name, _integer(name, value), device), 0
+    if validate and value.device != device:
+        raise ValueError(_wrong_kind(name, value, device))
+    return field_here(name, value, count, validate)
 
 
-def _check(name: str, value: Tensor, count: int, device: torch.device) -> None:
-    if (
-        value.dtype is torch.int64
-        and (value.shape == (count,) or not value.ndim)
-        and value.device == device
-        and value.is_contiguous()
-    ):
-        return
-    if value.dtype is not torch.int64 or value.device != device:
-        raise ValueError(
-            f"address field {name} is {value.dtype} on {value.device}; "
-            f"give int64 on {device}, where the logits are"
-        )
-    if value.shape != (count,) or (count > 1 and value.stride(0) != 1):
-        raise ValueError(
-            f"address field {name} has shape {tuple(value.shape)} and stride {value.stride()}; "
-            f"give a contiguous vector of one value a row ({count})"
-        )
+def field_here(name: str, value: Tensor, count: int, validate: bool) -> tuple[Tensor, int]:
+    """The same of a tensor that is known to be on the device."""
+    shape = value.shape
+    if validate:
+        if value.dtype is not torch.int64:
+            raise ValueError(_wrong_kind(name, value, value.device))
+        if not ((shape == (count,) or not shape) and value.is_contiguous()):
+            raise ValueError(
+                f"address field {name} has shape {tuple(shape)} and stride {value.stride()}; "
+                f"give a contiguous vector of one value a row ({count})"
+            )
+    return value, 1 if shape else 0
+
+
+def _wrong_kind(name: str, value: Tensor, device: torch.device) -> str:
+    return (
+        f"address field {name} is {value.dtype} on {value.device}; "
+        f"give int64 on {device}, where the logits are"
+    )
 
 
 def _integer(name: str, value: Any) -> int:

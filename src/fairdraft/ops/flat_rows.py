@@ -87,7 +87,8 @@ def as_flat(block: np.ndarray | FlatRows) -> tuple[np.ndarray, np.ndarray]:
 
 def check_given(layout: Layout, num_draft_tokens: Any) -> None:
     """Refuses a call that says twice, or not at all, how many drafts there are."""
-    if layout.is_flat:
+    cu_num_logits, cu_num_draft_tokens, max_spec_len, _ = layout
+    if cu_num_logits is not None or cu_num_draft_tokens is not None:
         if num_draft_tokens is not None:
             raise ValueError("num_draft_tokens is given with offsets, which say it; leave it out")
     elif num_draft_tokens is None:
@@ -95,10 +96,8 @@ def check_given(layout: Layout, num_draft_tokens: Any) -> None:
             "num_draft_tokens is missing; give one a request, or cu_num_logits or "
             "cu_num_draft_tokens for flat rows"
         )
-    elif layout.max_spec_len is not None:
-        raise ValueError(
-            f"max_spec_len = {layout.max_spec_len} is for flat rows; K is in target_logits"
-        )
+    elif max_spec_len is not None:
+        raise ValueError(f"max_spec_len = {max_spec_len} is for flat rows; K is in target_logits")
 
 
 def offsets_of(layout: Layout) -> Offsets:

@@ -48,8 +48,6 @@ def temperature_tensor(
     Raises:
         ValueError: If a plain number is out of range or a tensor does not fit.
     """
-    if isinstance(values, Tensor) and values.dim() == 0:
-        return values.to(device=device, dtype=torch.float64), 0
     if not isinstance(values, Tensor):
         if np.ndim(values) == 0:
             return _constant(name, float(values), device), 0
@@ -57,14 +55,17 @@ def temperature_tensor(
         if validate:
             temperature_scales(name, array, count)
         values = torch.from_numpy(array.copy()).to(device)
-    if validate and (
-        values.device != device
-        or not values.is_floating_point()
-        or values.shape != (count,)
-        or (count > 1 and values.stride(0) != 1)
+    shape = values.shape
+    if not shape:
+        return values.to(device=device, dtype=torch.float64), 0
+    if validate and not (
+        shape == (count,)
+        and values.dtype.is_floating_point
+        and values.device == device
+        and values.is_contiguous()
     ):
         raise ValueError(
-            f"{name} is {values.dtype} {tuple(values.shape)} on {values.device}; give a number, "
+            f"{name} is {values.dtype} {tuple(shape)} on {values.device}; give a number, "
             f"or floating point ({count},) on {device}"
         )
     return values, 1

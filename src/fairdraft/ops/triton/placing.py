@@ -30,7 +30,7 @@ from fairdraft.ops.flat_rows import (
     offsets_of,
 )
 from fairdraft.ops.triton.chain_memory import offsets_kind
-from fairdraft.ops.triton.sampling import check_logits
+from fairdraft.ops.triton.sampling import layout_of
 
 _ID_TYPES = (torch.int64, torch.int32)
 
@@ -68,21 +68,28 @@ def placed(
     """Reads shapes, and refuses rows and offsets that do not fit as far as the host can see."""
     if validate:
         check_given(layout, num_draft_tokens)
-        check_logits("target_logits", target_logits, dims=2 if layout.is_flat else 3)
     if layout.is_flat:
         return _flat(target_logits, draft_token_ids, draft_logits, layout, validate)
-    count, num_rows, vocab_size = target_logits.shape
+    (count, num_rows, vocab_size), strides = layout_of("target_logits", target_logits, 3, validate)
     depth = num_rows - 1
-    device = target_logits.device
-    if validate:
+    num_drafts = on_device(
+        "num_draft_tokens", num_draft_tokens, count, torch.int64, target_logits.device
+    )
+    # values on the device are seen by the kernels alone
+    if validate and (num_drafts is not num_draft_tokens or num_drafts.is_cpu):
         _check_counts(num_draft_tokens, depth)
     return Place(
-        target=(target_logits, target_logits.stride(0), target_logits.stride(1)),
-        sizes=(count, depth, vocab_size),
-        ids_shape=(count, depth),
-        num_laws=count * depth,
-        num_drafts=on_device("num_draft_tokens", num_draft_tokens, count, torch.int64, device),
+        (target_logits, strides[0], strides[1]),
+        (count, depth, vocab_size),
+        (count, depth),
+        count * depth,
+        num_drafts,
     )
+
+
+def _check_counts(num_draft_tokens: Any, depth: int) -> None:
+    if not (isinstance(num_draft_tokens, Tensor) and not num_draft_tokens.is_cpu):
+        check_counts(np.asarray(num_draft_tokens), depth)
 
 
 def _flat(
@@ -92,7 +99,7 @@ def _flat(
     layout: Layout,
     validate: bool,
 ) -> Place:
-    num_rows, vocab_size = target_logits.shape
+    (num_rows, vocab_size), strides = layout_of("target_logits", target_logits, 2, validate)
     offsets = offsets_of(layout)
     count = offsets.num_requests
     num_entries = draft_token_ids.numel()
@@ -103,9 +110,8 @@ def _flat(
         most = int(host_spans(offsets, num_rows, is_shifted).num_drafts.max(initial=0))
     depth = depth_of(layout, given, most)
     values = torch.as_tensor(offsets.values).to(target_logits.device).contiguous()
-    stride = target_logits.stride(0)
     return Place(
-        target=(target_logits, stride, stride),
+        target=(target_logits, strides[0], strides[0]),
         sizes=(count, depth, vocab_size),
         ids_shape=(num_entries,),
         num_laws=num_entries if given is None else count * depth,
@@ -123,15 +129,15 @@ def draft_law(
     if draft_logits is None:
         return None
     count, depth, vocab_size = place.sizes
-    is_flat = layout.is_flat and block_depth(draft_logits) is None
+    is_flat = place.offsets is not None and block_depth(draft_logits) is None
     if layout.idx_mapping is not None:
         return _slotted(draft_logits, place, layout.idx_mapping, device, validate)
     need = (*place.ids_shape, vocab_size) if is_flat else (count, depth, vocab_size)
     if isinstance(draft_logits, SparseLogits):
         draft_logits = _scattered(draft_logits, need)
-    elif validate:
-        _check_law(draft_logits, need, device)
-    strides = draft_logits.stride()
+        strides = draft_logits.stride()
+    else:
+        strides = _law_strides(draft_logits, need, device, validate)
     return Law((draft_logits, strides[0], strides[-2]), is_flat, None, 0)
 
 
@@ -141,25 +147,27 @@ def _slotted(
     count, depth, vocab_size = place.sizes
     check_slotted(draft_logits)
     num_slots = len(draft_logits)
-    if validate:
-        _check_law(draft_logits, (num_slots, depth, vocab_size), device)
-        if count and not (isinstance(idx_mapping, Tensor) and not idx_mapping.is_cpu):
-            host_slots(idx_mapping, count, num_slots)
+    strides = _law_strides(draft_logits, (num_slots, depth, vocab_size), device, validate)
+    if validate and count and not (isinstance(idx_mapping, Tensor) and not idx_mapping.is_cpu):
+        host_slots(idx_mapping, count, num_slots)
     slots = on_device("idx_mapping", idx_mapping, count, torch.int64, device)
-    strides = draft_logits.stride()
     return Law((draft_logits, strides[0], strides[1]), False, slots, num_slots)
 
 
-def _check_law(draft_logits: Any, need: tuple[int, ...], device: torch.device) -> None:
-    if not isinstance(draft_logits, Tensor):
+def _law_strides(
+    draft_logits: Any, need: tuple[int, ...], device: torch.device, validate: bool
+) -> tuple[int, ...]:
+    """Strides of the drafts' logits; refuses those that do not fit."""
+    if validate and not isinstance(draft_logits, Tensor):
         kind = type(draft_logits).__name__
         raise ValueError(f"draft_logits must be a tensor, SparseLogits or None, not {kind}")
-    check_logits("draft_logits", draft_logits, dims=len(need))
-    if draft_logits.shape != need or draft_logits.device != device:
+    shape, strides = layout_of("draft_logits", draft_logits, len(need), validate)
+    if validate and (shape != need or draft_logits.device != device):
         raise ValueError(
-            f"draft_logits is {tuple(draft_logits.shape)} on {draft_logits.device}; "
+            f"draft_logits is {tuple(shape)} on {draft_logits.device}; "
             f"target_logits need {need} on {device}"
         )
+    return strides
 
 
 def _scattered(sparse: SparseLogits, shape: tuple[int, ...]) -> Tensor:
@@ -218,9 +226,3 @@ def on_device(name: str, values: Any, count: int, dtype: torch.dtype, device: An
         shape = tuple(tensor.shape)
         raise ValueError(f"{name} has shape {shape}; give a scalar or one value a row ({count})")
     return tensor.to(device=device, dtype=dtype).contiguous()
-
-
-def _check_counts(num_draft_tokens: Any, depth: int) -> None:
-    # values on the device are seen by the kernels alone
-    if not (isinstance(num_draft_tokens, Tensor) and not num_draft_tokens.is_cpu):
-        check_counts(np.asarray(num_draft_tokens), depth)

@@ -42,9 +42,7 @@ def sample_on_device(
     validate: bool,
 ) -> Sampled:
     """See `ops.sample`; nothing here waits for the device."""
-    if validate:
-        check_logits("logits", logits, dims=2)
-    count, vocab_size = logits.shape
+    (count, vocab_size), _ = layout_of("logits", logits, 2, validate)
     device = logits.device
     fields = device_fields(address, count, device, validate=validate)
     temperatures = temperature_tensor("temperature", temperature, count, device, validate=validate)
@@ -78,20 +76,26 @@ def sample_on_device(
 
 def check_logits(name: str, logits: Tensor, dims: int) -> None:
     """Refuses logits that the kernels cannot read."""
-    shape = logits.shape
-    # one pass over what is right; what is wrong may take its time
-    if (
-        logits.dtype in LOGITS_DTYPES
-        and len(shape) == dims
-        and 1 <= shape[-1] <= MAX_LANES
-        and (logits.stride(-1) == 1 or shape[-1] == 1)
-    ):
-        return
-    if logits.dtype not in LOGITS_DTYPES:
+    layout_of(name, logits, dims, validate=True)
+
+
+def layout_of(
+    name: str, logits: Tensor, dims: int, validate: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of logits, each read once; refuses what the kernels cannot read."""
+    if validate and logits.dtype not in LOGITS_DTYPES:
         raise ValueError(f"{name} is {logits.dtype}; kernels read float32, bfloat16 and float16")
-    if len(shape) != dims or (shape[-1] > 1 and logits.stride(-1) != 1):
+    shape, strides = logits.shape, logits.stride()
+    # what is right takes one pass; what is wrong may take its time
+    if not validate or (
+        len(shape) == dims
+        and 1 <= shape[-1] <= MAX_LANES
+        and (strides[-1] == 1 or shape[-1] == 1)
+    ):
+        return shape, strides
+    if len(shape) != dims or (shape[-1] > 1 and strides[-1] != 1):
         raise ValueError(
-            f"{name} has shape {tuple(shape)} and strides {logits.stride()}; give {dims} "
+            f"{name} has shape {tuple(shape)} and strides {strides}; give {dims} "
             "dimensions whose last, the vocabulary, is contiguous"
         )
     raise ValueError(
@@ -103,10 +107,8 @@ def check_stats(name: str, stats: TileStats, count: int, vocab_size: int, whose:
     """Refuses statistics that are not those of `count` rows."""
     tiles, rows = (count, -(-vocab_size // TILE)), (count,)
     if (
-        stats.tile_max.shape == tiles
-        and stats.tile_sum.shape == tiles
-        and stats.row_max.shape == rows
-        and stats.row_sum.shape == rows
+        stats.tile_max.shape == tiles == stats.tile_sum.shape
+        and stats.row_max.shape == rows == stats.row_sum.shape
     ):
         return
     for field, (need, _) in stats_shapes(count, vocab_size).items():

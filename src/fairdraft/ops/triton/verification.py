@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fairdraft.ops.chain_inputs import check_forbidden
-from fairdraft.ops.device_address import device_field
+from fairdraft.ops.device_address import device_field, field_here
 from fairdraft.ops.flat_rows import Layout
 from fairdraft.ops.sample import TileStats
 from fairdraft.ops.triton.chain_memory import DeviceChain
@@ -54,10 +54,9 @@ def verify_on_device(
         if draft_stats is not None:
             check_stats("draft_stats", draft_stats, place.num_laws, vocab_size, "a row a draft")
     law = draft_law(draft_logits, place, layout, device, validate) if depth else None
-    fields = [
-        device_field(name, _integers(value, device), count, device, validate)
-        for name, value in zip(("key", "position", "sample"), at, strict=True)
-    ]
+    key, key_stride = _field("key", at[0], count, device, validate)
+    anchor, anchor_stride = _field("position", at[1], count, device, validate)
+    sample, sample_stride = _field("sample", at[2], count, device, validate)
     scales = _temperatures(temperatures, count, device, validate)
     point_mass, forbidden = marks
     if point_mass is not None:
@@ -72,7 +71,7 @@ def verify_on_device(
             num_drafts=place.num_drafts,
             point_mass=point_mass,
             forbidden=_forbidden(forbidden, device),
-            at=(tuple(t for t, _ in fields), tuple(stride for _, stride in fields)),
+            at=((key, anchor, sample), (key_stride, anchor_stride, sample_stride)),
             draft_stats=None if draft_stats is None or law is None else draft_stats.tensors(),
             sizes=place.sizes,
             offsets=place.offsets,
@@ -102,37 +101,39 @@ def _forbidden(given: Any, device: torch.device) -> Tensor | None:
 def _temperatures(
     temperatures: tuple[Any, Any], count: int, device: torch.device, validate: bool
 ) -> tuple[tuple[Tensor, int], tuple[Tensor, int]]:
-    names = ("temperature", "draft_temperature")
-    target, draft = (
-        None if value is None else temperature_tensor(name, value, count, device, validate=validate)
-        for name, value in zip(names, temperatures, strict=True)
-    )
-    assert target is not None
-    return target, target if draft is None else draft
+    target, draft = temperatures
+    own = temperature_tensor("temperature", target, count, device, validate=validate)
+    if draft is None:
+        return own, own
+    return own, temperature_tensor("draft_temperature", draft, count, device, validate=validate)
 
 
-def _integers(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value if value.device == device else value.to(device)
-    if np.ndim(value) == 0:
-        return int(value)
-    array = np.asarray(value)
-    array = array.view(np.int64) if array.dtype == np.uint64 else array.astype(np.int64)
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+def _field(
+    name: str, value: Any, count: int, device: torch.device, validate: bool
+) -> tuple[Tensor, int]:
+    """A field of the requests on the device, wherever it was given, and its stride."""
+    if not isinstance(value, Tensor):
+        # NumPy takes a microsecond to say what a plain integer is
+        if isinstance(value, int) or np.ndim(value) == 0:
+            return device_field(name, int(value), count, device)
+        array = np.asarray(value)
+        array = array.view(np.int64) if array.dtype == np.uint64 else array.astype(np.int64)
+        value = torch.from_numpy(np.ascontiguousarray(array))
+    here = value if value.device == device else value.to(device)
+    return field_here(name, here, count, validate)
 
 
 def _empty(count: int, num_rows: int, device: torch.device) -> Verdict:
-    def ints(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.int64, device=device)
-
+    # a tensor each, that a custom op may return them; sizes in a tuple would be read more slowly
+    integers: dict[str, Any] = {"dtype": torch.int64, "device": device}
     return Verdict(
-        token_ids=ints(count, num_rows),
-        num_accepted_tokens=ints(count),
-        num_emitted_tokens=ints(count),
-        last_stream=ints(count),
-        margin=torch.empty((count, num_rows), dtype=torch.float64, device=device),
-        error=ints(count),
-        num_broken=ints(count),
+        token_ids=torch.empty(count, num_rows, **integers),
+        num_accepted_tokens=torch.empty(count, **integers),
+        num_emitted_tokens=torch.empty(count, **integers),
+        last_stream=torch.empty(count, **integers),
+        margin=torch.empty(count, num_rows, dtype=torch.float64, device=device),
+        error=torch.empty(count, **integers),
+        num_broken=torch.empty(count, **integers),
     )
 
 
