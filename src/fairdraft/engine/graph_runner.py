@@ -16,6 +16,7 @@ from fairdraft.engine.round_graph import NUM_FIELDS, Decided, RoundGraph, RoundP
 from fairdraft.engine.rows import RowTable
 from fairdraft.noise import Trace
 from fairdraft.ops import Impl
+from fairdraft.ops.arithmetic import power_of_two
 from fairdraft.ops.dispatch import own_device
 from fairdraft.speculators import (
     DeviceSpeculator,
@@ -147,10 +148,10 @@ class GraphRunner(RoundRunner):
     def _graph(self, rows: RowTable, speculator: DeviceSpeculator | None, depth: int) -> RoundGraph:
         """The graph that fits the batch, captured if there is none."""
         self._graphs = {at: graph for at, graph in self._graphs.items() if graph.is_valid}
-        num_rows = min(_power_of_two(rows.num_rows), rows.max_rows)
+        num_rows = min(power_of_two(rows.num_rows), rows.max_rows)
         needed = int(rows["num_decided"].max()) + depth
         limit = self.target.max_model_len
-        length = min(max(_SHORTEST, _power_of_two(needed)), limit)
+        length = min(max(_SHORTEST, power_of_two(needed)), limit)
         place = (speculator is not None, depth, num_rows, length)
         graph = self._graphs.pop(place, None)
         if graph is None:
@@ -214,7 +215,3 @@ def _fields(rows: RowTable, counts: np.ndarray) -> np.ndarray:
         rows.token_ids[at, anchor - 1],
     )
     return fields
-
-
-def _power_of_two(value: int) -> int:
-    return 1 << max(value - 1, 0).bit_length()

@@ -39,6 +39,11 @@ FIXED_POINT = 2.0**38
 _f = np.float32
 
 
+def power_of_two(value: int) -> int:
+    """The smallest power of two that is not below value; 1 for all below it."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
 def exp2_weights(d: np.ndarray, c: np.float32) -> np.ndarray:
     """Weights 2^(d c) in [0, 1] for float32 differences d <= 0; 0 below 2^-100."""
     with np.errstate(over="ignore", invalid="ignore"):

@@ -15,7 +15,7 @@ Impl = Literal["auto", "reference", "cpu", "triton"]
 _CPU = torch.device("cpu")
 Arithmetic = Literal["auto", "fast", "portable"]
 
-_IMPLS = get_args(Impl)
+_IMPLS, _ARITHMETICS = get_args(Impl), get_args(Arithmetic)
 _HERE: AbstractContextManager[Any] = nullcontext()
 
 
@@ -66,7 +66,7 @@ def resolve_arithmetic(
     Raises:
         ValueError: If it is unknown, or the implementation has it not.
     """
-    if arithmetic not in get_args(Arithmetic):
+    if arithmetic not in _ARITHMETICS:
         raise ValueError(f"arithmetic = {arithmetic!r} is unknown; use 'fast' or 'portable'")
     if impl == "triton":
         return "portable" if arithmetic == "portable" else "fast"

@@ -49,6 +49,17 @@ class TileStats:
         return self.tile_max, self.tile_sum, self.row_max, self.row_sum
 
 
+def stats_shapes(count: int, num_tiles: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and type of each of the statistics of `count` rows, in the order of `TileStats`."""
+    tiles = (count, num_tiles)
+    return {
+        "tile_max": (tiles, torch.float32),
+        "tile_sum": (tiles, torch.float32),
+        "row_max": ((count,), torch.float32),
+        "row_sum": ((count,), torch.int64),
+    }
+
+
 @dataclass(frozen=True)
 class Sampled:
     """One token a row.

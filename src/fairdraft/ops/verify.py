@@ -221,7 +221,8 @@ def verify_chain(
         _refuse_on_device(
             method=method != "race", return_weights=return_weights, trace=trace is not None
         )
-        _refuse_on_device(**{f"rule {lossy_name(rule)!r}": isinstance(rule, LossyRule)})
+        if isinstance(rule, LossyRule):
+            _refuse_on_device(**{f"rule {rule.name!r}": True})
         return verify_on_device(
             *given[:3],
             draft_logits=draft_logits,

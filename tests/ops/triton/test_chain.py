@@ -225,6 +225,18 @@ def test_one_workspace_serves_calls_of_any_shape() -> None:
         assert not workspace._buffers[name].any(), name
 
 
+def test_what_is_kept_of_a_workspace_is_made_anew_once_a_buffer_grows() -> None:
+    workspace = Workspace("cpu")
+
+    def taken() -> torch.Tensor:
+        return workspace.kept(("some", 2), lambda: workspace.zeros("some", (2,), torch.int32))
+
+    first = taken()
+    assert taken() is first
+    workspace.zeros("some", (3,), torch.int32)
+    assert taken().data_ptr() == workspace._buffers["some"].data_ptr() != first.data_ptr()
+
+
 @pytest.mark.parametrize(
     ("rule", "kernel"),
     [("token", "resolve_kernel"), ("block", "mass_kernel"), ("block", "emit_kernel")],

@@ -46,11 +46,26 @@ def chain_memory(
     """Statistics of target and draft, what rows came to, and of rule `block` tests and paths."""
     count, depth, _ = chain.sizes
     rows = count * (depth + 1)
-    num_drafts = max(chain.token_ids.numel() if chain.is_flat_draft else count * depth, 1)
+    draft_stats = chain.draft_stats
+    if draft_stats is None:
+        num_drafts = max(chain.token_ids.numel() if chain.is_flat_draft else count * depth, 1)
+        draft_stats = stats_buffers(workspace, "q", num_drafts, num_tiles)
+    found = workspace.kept(("chain", rows, count), lambda: _found(workspace, rows, count))
+    return (stats_buffers(workspace, "p", rows, num_tiles), draft_stats, *found)
+
+
+def _found(workspace: Workspace, rows: int, count: int) -> tuple[tuple[Tensor, ...], ...]:
+    """What is known of each row and where each request ends; tests and paths of rule `block`."""
     return (
-        stats_buffers(workspace, "p", rows, num_tiles),
-        chain.draft_stats or stats_buffers(workspace, "q", num_drafts, num_tiles),
-        _found(workspace, rows, count),
+        (
+            workspace.empty("state", (rows,), torch.int32),
+            workspace.empty("token", (rows,), torch.int32),
+            workspace.empty("broken", (rows,), torch.int32),
+            workspace.empty("margin", (rows,), torch.float64),
+            workspace.empty("p_x", (rows,), torch.float64),
+            workspace.empty("q_x", (rows,), torch.float64),
+            workspace.zeros("ended", (count,), torch.int32),
+        ),
         (
             workspace.empty("test_state", (rows,), torch.int32),
             workspace.empty("test_margin", (rows,), torch.float64),
@@ -62,17 +77,4 @@ def chain_memory(
             workspace.empty("path_state", (count,), torch.int32),
             workspace.empty("rho", (rows,), torch.float64),
         ),
-    )
-
-
-def _found(workspace: Workspace, rows: int, count: int) -> tuple[Tensor, ...]:
-    """What is known of each row, and where each request is known to end."""
-    return (
-        workspace.empty("state", (rows,), torch.int32),
-        workspace.empty("token", (rows,), torch.int32),
-        workspace.empty("broken", (rows,), torch.int32),
-        workspace.empty("margin", (rows,), torch.float64),
-        workspace.empty("p_x", (rows,), torch.float64),
-        workspace.empty("q_x", (rows,), torch.float64),
-        workspace.zeros("ended", (count,), torch.int32),
     )

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from triton import next_power_of_2
 
 from fairdraft.noise import device as noise_device
-from fairdraft.ops.arithmetic import TILE
+from fairdraft.ops.arithmetic import TILE, power_of_two
 from fairdraft.ops.filters import Filters, filter_params
 from fairdraft.ops.triton.candidates import GROUP
 from fairdraft.ops.triton.filtered import maxima_kernel, pick_filtered_kernel
@@ -164,7 +163,7 @@ def launch_filtered(
         MAX_TILES=max_tiles(num_tiles),
         N=filters.num_places,
         STEP=_STEP,
-        TILES=min(_TILES, next_power_of_2(num_tiles)),
+        TILES=min(_TILES, power_of_two(num_tiles)),
         HAS_PDL=pdl,
         **options | _pick_options(pdl),
     )

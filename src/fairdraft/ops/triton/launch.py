@@ -14,10 +14,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from triton import next_power_of_2
 
 from fairdraft.noise import device as noise_device
-from fairdraft.ops.arithmetic import TILE
+from fairdraft.ops.arithmetic import TILE, power_of_two
 from fairdraft.ops.rows import temperature_scales
 from fairdraft.ops.triton.gumbel import flat_kernel
 from fairdraft.ops.triton.sample import pick_kernel, stats_kernel
@@ -37,7 +36,7 @@ def program_shape(num_rows: int, num_tiles: int) -> tuple[int, int]:
 
 def max_tiles(num_tiles: int) -> int:
     """A power of two that holds every tile of a row; lanes go in pairs."""
-    return max(2, next_power_of_2(num_tiles))
+    return max(2, power_of_two(num_tiles))
 
 
 def temperature_tensor(
@@ -99,7 +98,7 @@ def launch_sample(
     # noise for every token is arithmetic, which more warps spread
     tiles, warps = program_shape(count, num_tiles)
     if is_flat:
-        tiles, warps = min(4, next_power_of_2(num_tiles)), 4
+        tiles, warps = min(4, power_of_two(num_tiles)), 4
     num_chunks = -(-num_tiles // tiles)
     is_fast = arithmetic == "fast"
     is_second_pass = is_flat and not is_fast

@@ -16,7 +16,7 @@ from fairdraft.ops.arithmetic import TILE
 from fairdraft.ops.device_address import DeviceAddress, device_fields
 from fairdraft.ops.dispatch import own_device
 from fairdraft.ops.filters import Filters
-from fairdraft.ops.sample import Method, Sampled, TileStats
+from fairdraft.ops.sample import Method, Sampled, TileStats, stats_shapes
 from fairdraft.ops.triton.filtered_launch import device_filters, launch_filtered
 from fairdraft.ops.triton.launch import (
     Arithmetic,
@@ -88,9 +88,7 @@ def layout_of(
     shape, strides = logits.shape, logits.stride()
     # what is right takes one pass; what is wrong may take its time
     if not validate or (
-        len(shape) == dims
-        and 1 <= shape[-1] <= MAX_LANES
-        and (strides[-1] == 1 or shape[-1] == 1)
+        len(shape) == dims and 1 <= shape[-1] <= MAX_LANES and (strides[-1] == 1 or shape[-1] == 1)
     ):
         return shape, strides
     if len(shape) != dims or (shape[-1] > 1 and strides[-1] != 1):
@@ -111,21 +109,10 @@ def check_stats(name: str, stats: TileStats, count: int, vocab_size: int, whose:
         and stats.row_max.shape == rows == stats.row_sum.shape
     ):
         return
-    for field, (need, _) in stats_shapes(count, vocab_size).items():
+    for field, (need, _) in stats_shapes(count, -(-vocab_size // TILE)).items():
         found = tuple(getattr(stats, field).shape)
         if found != need:
             raise ValueError(f"{name}.{field} has shape {found}, not {need}: {whose}")
-
-
-def stats_shapes(count: int, vocab_size: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Shape and type of each of the statistics of `count` rows, in the order of `TileStats`."""
-    tiles = (count, -(-vocab_size // TILE))
-    return {
-        "tile_max": (tiles, torch.float32),
-        "tile_sum": (tiles, torch.float32),
-        "row_max": ((count,), torch.float32),
-        "row_sum": ((count,), torch.int64),
-    }
 
 
 def _token_shapes(count: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -140,7 +127,7 @@ def _empty(count: int, vocab_size: int, device: torch.device, has_stats: bool) -
             for name, (shape, dtype) in shapes.items()
         }
 
-    stats = TileStats(**made(stats_shapes(count, vocab_size))) if has_stats else None
+    stats = TileStats(**made(stats_shapes(count, -(-vocab_size // TILE)))) if has_stats else None
     return Sampled(**made(_token_shapes(count)), stats=stats)
 
 
@@ -152,7 +139,7 @@ def _check_out(out: Sampled, count: int, vocab_size: int, like: Tensor, has_stat
     _check_written("margin", out.margin, shape, torch.float64, device)
     _check_written("error", out.error, shape, torch.int64, device)
     if out.stats is not None:
-        for name, (need, dtype) in stats_shapes(count, vocab_size).items():
+        for name, (need, dtype) in stats_shapes(count, -(-vocab_size // TILE)).items():
             _check_written(name, getattr(out.stats, name), need, dtype, device)
 
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from fairdraft.ops.sample import stats_shapes
+
+_Kept = TypeVar("_Kept")
 
 #: views of buffers that are kept, about thirty for every shape of a call
 _MOST_VIEWS = 4096
@@ -25,6 +31,7 @@ class Workspace:
         self._is_in_use = False
         # making a view costs the host more than looking one up
         self._views: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+        self._kept: dict[tuple[Any, ...], Any] = {}
 
     def begin(self) -> None:
         """Before the first kernel of a call; counters of one that was broken off become zeros."""
@@ -46,6 +53,14 @@ class Workspace:
         self._counters.add(name)
         return self._take(name, shape, dtype, torch.zeros)
 
+    def kept(self, key: tuple[Any, ...], make: Callable[[], _Kept]) -> _Kept:
+        """What `make` took of the buffers under `key`, until one of them grows."""
+        found = self._kept.get(key)
+        if found is None:
+            found = make()
+            self._kept[key] = found
+        return found
+
     def poison(self) -> None:
         """Overwrites everything that a call must not read before it wrote it; for tests."""
         for name, buffer in self._buffers.items():
@@ -59,12 +74,14 @@ class Workspace:
             return view
         if len(self._views) >= _MOST_VIEWS:
             self._views.clear()
+            self._kept.clear()
         size = math.prod(shape)
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < size:
             buffer = make(max(size, 1), dtype=dtype, device=self.device)
             self._buffers[name] = buffer
             self._views = {key: kept for key, kept in self._views.items() if key[0] != name}
+            self._kept.clear()
         view = self._views[name, shape] = buffer[:size].view(shape)
         return view
 
@@ -72,10 +89,12 @@ class Workspace:
 def stats_buffers(
     workspace: Workspace, name: str, rows: int, num_tiles: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Scratch for statistics [rows, T]: tile_max, tile_sum, row_max, row_sum."""
-    return (
-        workspace.empty(f"{name}_tile_max", (rows, num_tiles), torch.float32),
-        workspace.empty(f"{name}_tile_sum", (rows, num_tiles), torch.float32),
-        workspace.empty(f"{name}_row_max", (rows,), torch.float32),
-        workspace.empty(f"{name}_row_sum", (rows,), torch.int64),
-    )
+    """Scratch for statistics of rows of T tiles, in the order of `TileStats`."""
+
+    def made() -> Any:
+        return tuple(
+            workspace.empty(f"{name}_{field}", shape, dtype)
+            for field, (shape, dtype) in stats_shapes(rows, num_tiles).items()
+        )
+
+    return workspace.kept((name, rows, num_tiles), made)
