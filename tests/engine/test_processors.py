@@ -403,6 +403,16 @@ def test_prompt_logprobs_are_the_targets(target: Any, half_wrong: Any, length: i
         assert with_logprobs.outputs[0].token_ids[:2] == bare.outputs[0].token_ids
 
 
+def test_a_prompt_that_was_scored_keeps_its_keys_between_others(target: Any) -> None:
+    """Its neighbors are prefilled in one block that spans its row."""
+    prompts = [list(range(1, 13)), list(range(40, 48)), list(range(20, 33))]
+    plain = SamplingParams(temperature=0, max_tokens=12)
+    scored = SamplingParams(temperature=0, max_tokens=12, prompt_logprobs=0)
+    llm = LLM(target)
+    alone = [llm.generate([prompt], plain)[0].outputs[0].token_ids for prompt in prompts]
+    assert ids(llm.generate(prompts, [plain, scored, plain])) == alone
+
+
 # --- bad input
 
 

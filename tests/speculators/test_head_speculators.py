@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from fairdraft import LLM, SamplingParams
 from fairdraft.audit.dense import dense_logits
+from fairdraft.models import load_model
 from fairdraft.noise import Trace, TraceError
 from fairdraft.speculators import (
     DflashSpeculator,
@@ -131,6 +133,28 @@ def test_q_is_the_head_given_the_decided_text(
                 checked += 1
     assert checked > 10
     assert f"speculator: {kind_of_head(folder)}, " in llm.describe()
+
+
+@pytest.mark.parametrize("name", ["eagle3", "mtp, modules", "shared_kv_mtp", "dflash"])
+def test_a_prompt_with_logprobs_is_read_once_and_by_the_head_too(
+    name: str, recorder: Recorder, tmp_path: Path
+) -> None:
+    """Between two others, so that their block spans its row."""
+    lm = load_model(target := tiny_llama(0))
+    llm = with_head(lm, save_small(target, tmp_path, **KINDS[name]))
+    prompts = [list(range(1, 13)), list(range(40, 48)), list(range(20, 33))]
+    plain = SamplingParams(temperature=0, max_tokens=6)
+    found = []
+    for params in (plain, replace(plain, prompt_logprobs=0)):
+        before = lm.num_forwarded_tokens
+        texts = ids(llm.generate(prompts, [plain, params, plain]))
+        found.append((texts, lm.num_forwarded_tokens - before, recorder.rounds))
+        recorder.rounds = []
+    (texts, fed, rounds), (texts_scored, fed_scored, rounds_scored) = found
+    assert (texts_scored, fed_scored) == (texts, fed)
+    for one, other in zip(rounds, rounds_scored, strict=True):
+        assert other[0] == one[0]
+        np.testing.assert_allclose(other[1].draft_logits, one[1].draft_logits, atol=2e-3)
 
 
 KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

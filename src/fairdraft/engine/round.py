@@ -158,15 +158,7 @@ class RoundRunner:
         """Fills the target's cache for the rows from `first_row` on, and shows their features."""
         begin = time.perf_counter()
         self.cache.reserve(rows.num_rows, 1)
-        texts = [
-            rows.token_ids[row, : rows.records["num_decided"][row] - 1].tolist()
-            for row in range(first_row, rows.num_rows)
-        ]
         reader = self._reader
-        for row in score_prompts(self.target, self.cache, rows, first_row):
-            # a reader has to see the features of these tokens too
-            if reader is None:
-                texts[row - first_row] = []
 
         def show(row: int, start: list[int], counts: list[int], states: tuple[Tensor, ...]) -> None:
             assert reader is not None
@@ -176,12 +168,17 @@ class RoundRunner:
             chosen = tuple(states[layer] for layer in reader.feature_layers)
             reader.observe(Features(chosen, row, begins, np.array(counts), following))
 
+        on_block = None if reader is None else show
+        scored = score_prompts(self.target, self.cache, rows, first_row, on_block)
+        texts, starts = [], []
+        for row in range(first_row, rows.num_rows):
+            length = int(rows.records["num_decided"][row]) - 1
+            # a block that spans a scored row pads it past its tokens, not over them
+            starts.append(length if row in scored else 0)
+            texts.append(rows.token_ids[row, starts[-1] : length].tolist())
         if any(texts):
             self.target.prefill(
-                texts,
-                self.cache,
-                first_row=first_row,
-                on_block=None if reader is None else show,
+                texts, self.cache, first_row=first_row, start=starts, on_block=on_block
             )
         seconds = time.perf_counter() - begin
         self.clock = self.clock.plus(target=seconds, prefill=seconds)
