@@ -16,12 +16,12 @@ from fairdraft.ops.cpu.kernel import kernel
 from fairdraft.ops.cpu.residual import draw_replacement, residual_mass
 from fairdraft.ops.cpu.verify import (
     accept_number,
+    arrays_of,
     decision_weights_cpu,
-    draft_rows,
     fill_law,
     fill_residual_law,
-    mask_forbidden,
     match,
+    noise_of,
     workspace,
 )
 from fairdraft.ops.rows import RowError
@@ -31,29 +31,15 @@ _DRAFT_ERROR = int(RowError.DRAFT)
 
 def verify_block_cpu(inputs: ChainInputs, outputs: ChainOutputs) -> np.ndarray:
     """Walks every row of the batch; see `block.verify_block_reference`."""
-    accept_at, final_at = inputs.accept_at, inputs.final_at
     num_tested = np.zeros(len(inputs.target), np.int64)
-    _verify(
-        (*mask_forbidden(inputs), inputs.target_scale),
-        (*draft_rows(inputs), inputs.draft_scale),
-        (inputs.token_ids, inputs.num_drafts, inputs.is_matched, inputs.is_forbidden),
-        (accept_at.key, accept_at.counter, final_at.key, final_at.counter),
-        inputs.method == "gumbel",
-        (*outputs, num_tested),
-    )
+    _verify(*arrays_of(inputs), *noise_of(inputs), (*outputs, num_tested))
     return num_tested
 
 
 def block_weights_cpu(inputs: ChainInputs, accept: np.ndarray, law: np.ndarray) -> None:
     """Fills in the decision weights; see `block.block_weights_reference`."""
     decision_weights_cpu(inputs, accept, law)
-    _decide(
-        (*mask_forbidden(inputs), inputs.target_scale),
-        (*draft_rows(inputs), inputs.draft_scale),
-        (inputs.token_ids, inputs.num_drafts, inputs.is_matched, inputs.is_forbidden),
-        accept,
-        law,
-    )
+    _decide(*arrays_of(inputs), accept, law)
 
 
 @njit

@@ -17,10 +17,10 @@ from fairdraft.ops.cpu.kernel import kernel
 from fairdraft.ops.cpu.residual import draw_replacement
 from fairdraft.ops.cpu.verify import (
     accept_number,
-    draft_rows,
+    arrays_of,
     fill_law,
     fill_residual_law,
-    mask_forbidden,
+    noise_of,
     workspace,
 )
 from fairdraft.ops.lossy import LossyRule, Numbers
@@ -35,29 +35,18 @@ _chance_of = njit(lossy.chance)
 
 def verify_lossy_cpu(rule: LossyRule, inputs: ChainInputs, outputs: ChainOutputs) -> None:
     """Walks every row of the batch; see `lossy_chain.verify_lossy_reference`."""
-    accept_at, final_at = inputs.accept_at, inputs.final_at
-    _verify(
-        *_given(rule, inputs),
-        (accept_at.key, accept_at.counter, final_at.key, final_at.counter),
-        inputs.method == "gumbel",
-        tuple(outputs),
-    )
+    _verify(_numbers(rule, inputs), *arrays_of(inputs), *noise_of(inputs), tuple(outputs))
 
 
 def lossy_weights_cpu(
     rule: LossyRule, inputs: ChainInputs, accept: np.ndarray, law: np.ndarray
 ) -> None:
     """Fills in the decision weights; see `lossy_chain.lossy_weights_reference`."""
-    _decide(*_given(rule, inputs), accept, law)
+    _decide(_numbers(rule, inputs), *arrays_of(inputs), accept, law)
 
 
-def _given(rule: LossyRule, inputs: ChainInputs) -> tuple[tuple, ...]:
-    return (
-        tuple(Numbers.of(rule, inputs.token_ids.shape[1])),
-        (*mask_forbidden(inputs), inputs.target_scale),
-        (*draft_rows(inputs), inputs.draft_scale),
-        (inputs.token_ids, inputs.num_drafts, inputs.is_matched, inputs.is_forbidden),
-    )
+def _numbers(rule: LossyRule, inputs: ChainInputs) -> tuple:
+    return tuple(Numbers.of(rule, inputs.token_ids.shape[1]))
 
 
 @njit

@@ -41,6 +41,15 @@ def fill_residual(p_law, q_law, rho, t, out):
 
 
 @njit
+def largest_residual(p_law, q_law, rho, values):
+    """The largest number of max(rho p - q, 0); 0.0 where it is empty."""
+    top = 0.0
+    for t in range(len(p_law[2][0])):
+        top = max(top, fill_residual(p_law, q_law, rho, t, values)[1])
+    return top
+
+
+@njit
 def scan_residual(p_law, q_law, rho, residual_tiles, exponent, values, scratch):
     """Writes the residual's tile sums and scales; returns whether it holds anything."""
     tile_sum, tile_scale = residual_tiles
@@ -85,14 +94,11 @@ def race_residual_flat(p_law, q_law, rho, values, scratch, key, counter):
 
     Scratch: values float64 [TILE], scratch float32 [2, max(V, TILE)].
     """
-    num_tiles = len(p_law[2][0])
-    top = 0.0
-    for t in range(num_tiles):
-        top = max(top, fill_residual(p_law, q_law, rho, t, values)[1])
+    top = largest_residual(p_law, q_law, rho, values)
     if top == 0.0:
         return -1, 0.0
     exponent = arithmetic.binary_exponent(top)
-    for t in range(num_tiles):
+    for t in range(len(p_law[2][0])):
         count, _ = fill_residual(p_law, q_law, rho, t, values)
         weights = scratch[0, t * TILE : t * TILE + count]
         arithmetic.scale_weights(values[:count], exponent, weights)

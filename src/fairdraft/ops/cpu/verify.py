@@ -13,7 +13,7 @@ from fairdraft.ops.chain_inputs import ChainInputs, ChainOutputs
 from fairdraft.ops.cpu import row as rows
 from fairdraft.ops.cpu.arithmetic import TILE
 from fairdraft.ops.cpu.kernel import kernel
-from fairdraft.ops.cpu.residual import draw_replacement, fill_residual
+from fairdraft.ops.cpu.residual import draw_replacement, fill_residual, largest_residual
 from fairdraft.ops.flat_rows import as_flat
 from fairdraft.ops.rows import RowError
 
@@ -23,26 +23,28 @@ _DRAFT_ERROR = int(RowError.DRAFT)
 
 def verify_cpu(inputs: ChainInputs, outputs: ChainOutputs) -> None:
     """Walks every row of the batch; see `chain.verify_reference`."""
-    accept_at, final_at = inputs.accept_at, inputs.final_at
-    _verify(
-        (*mask_forbidden(inputs), inputs.target_scale),
-        (*draft_rows(inputs), inputs.draft_scale),
-        (inputs.token_ids, inputs.num_drafts, inputs.is_point_mass, inputs.is_forbidden),
-        (accept_at.key, accept_at.counter, final_at.key, final_at.counter),
-        inputs.method == "gumbel",
-        tuple(outputs),
-    )
+    _verify(*arrays_of(inputs), *noise_of(inputs), tuple(outputs))
 
 
 def decision_weights_cpu(inputs: ChainInputs, accept: np.ndarray, law: np.ndarray) -> None:
     """Fills in the decision weights; see `chain.decision_weights_reference`."""
-    _decide(
+    _decide(*arrays_of(inputs), accept, law)
+
+
+def arrays_of(inputs: ChainInputs) -> tuple[tuple[np.ndarray, ...], ...]:
+    """What every walk reads: the target's rows, the drafts' rows, and the drafts."""
+    return (
         (*mask_forbidden(inputs), inputs.target_scale),
         (*draft_rows(inputs), inputs.draft_scale),
-        (inputs.token_ids, inputs.num_drafts, inputs.is_point_mass, inputs.is_forbidden),
-        accept,
-        law,
+        (inputs.token_ids, inputs.num_drafts, inputs.is_matched, inputs.is_forbidden),
     )
+
+
+def noise_of(inputs: ChainInputs) -> tuple[tuple[np.ndarray, ...], bool]:
+    """The addresses of a walk's draws, and whether a race has a number for every token."""
+    accept_at, final_at = inputs.accept_at, inputs.final_at
+    named = (accept_at.key, accept_at.counter, final_at.key, final_at.counter)
+    return named, inputs.method == "gumbel"
 
 
 def mask_forbidden(inputs: ChainInputs) -> tuple[np.ndarray, np.ndarray]:
@@ -89,7 +91,7 @@ def workspace(vocab_size, is_flat):
 def _verify(targets, proposals, drafts, at, is_flat, outputs):
     target, target_starts, target_scale = targets
     draft, draft_starts, draft_scale = proposals
-    draft_ids, num_drafts, is_point_mass, is_forbidden = drafts
+    draft_ids, num_drafts, is_matched, is_forbidden = drafts
     accept_key, accept_counter, final_key, final_counter = at
     token_ids, num_accepted, margin, error, num_broken = outputs
     count, num_rows = token_ids.shape
@@ -98,7 +100,7 @@ def _verify(targets, proposals, drafts, at, is_flat, outputs):
         p_rows, q_rows = target[target_starts[b] :], draft[draft_starts[b] :]
         final = slice(b * num_rows, (b + 1) * num_rows)
         accept = slice(b * (num_rows - 1), (b + 1) * (num_rows - 1))
-        if target_scale[b] == 0 or is_point_mass[b]:
+        if is_matched[b]:
             num_accepted[b], error[b] = match(
                 (p_rows, target_scale[b]),
                 (draft_ids[b], num_drafts[b]),
@@ -186,7 +188,7 @@ def accept_number(key, counter):
 def _decide(targets, proposals, drafts, accept, next_law):
     target, target_starts, target_scale = targets
     draft, draft_starts, draft_scale = proposals
-    draft_ids, num_drafts, is_point_mass, is_forbidden = drafts
+    draft_ids, num_drafts, is_matched, is_forbidden = drafts
     work = workspace(target.shape[1], False)
     for b in range(len(num_drafts)):
         p_rows, q_rows = target[target_starts[b] :], draft[draft_starts[b] :]
@@ -202,7 +204,7 @@ def _decide(targets, proposals, drafts, accept, next_law):
                 continue
             x = draft_ids[b, r]
             p_x = out[x] if 0 <= x < len(out) and not is_forbidden[b, r] else 0.0
-            if target_scale[b] == 0 or is_point_mass[b]:
+            if is_matched[b]:
                 accept[b, r] = p_x
                 if p_x > 0:
                     out[x] = 0.0
@@ -232,10 +234,7 @@ def fill_law(law, out):
 @njit
 def fill_residual_law(p_law, q_law, rho, values, out):
     """Writes the residual's weights over p's, unless they are all zero."""
-    top = 0.0
-    for t in range(len(p_law[2][0])):
-        top = max(top, fill_residual(p_law, q_law, rho, t, values)[1])
-    if top == 0.0:
+    if largest_residual(p_law, q_law, rho, values) == 0.0:
         return
     for t in range(len(p_law[2][0])):
         count, _ = fill_residual(p_law, q_law, rho, t, values)
