@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fairdraft import noise
 from fairdraft.ops.flat_rows import FlatRows
+from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID
 from fairdraft.ops.sample import Method
 
 
@@ -90,6 +91,16 @@ def check_candidates(ids: tuple[int, ...], logits: tuple[int, ...], shape: tuple
             f"draft_logits has candidates of shape {tuple(ids)} and logits of shape "
             f"{tuple(logits)}; both must be {(*shape[:-1], 'C')}"
         )
+
+
+def is_foreign(ids: Any, vocab_size: int) -> Any:
+    """Marks candidates, an array or a tensor, that are neither ids nor -1, which pads."""
+    return (ids >= vocab_size) | (ids < PLACEHOLDER_TOKEN_ID)
+
+
+def is_repeated(ordered: Any) -> Any:
+    """Marks [..., C - 1] where candidates in order of their ids [..., C] name the one before."""
+    return (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)
 
 
 def block_depth(draft_logits: Any) -> int | None:

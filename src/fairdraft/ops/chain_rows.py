@@ -17,6 +17,8 @@ from fairdraft.ops.chain_inputs import (
     check_candidates,
     check_counts,
     check_slotted,
+    is_foreign,
+    is_repeated,
 )
 from fairdraft.ops.flat_rows import (
     FlatRows,
@@ -122,11 +124,11 @@ def _dense_rows(sparse: SparseLogits, shape: tuple[int, ...]) -> np.ndarray:
     logits = rows.as_rows("draft_logits.logits", sparse.logits, dims=len(shape))
     ids = np.asarray(sparse.token_ids)
     check_candidates(ids.shape, logits.shape, shape)
-    if ids.size and (ids.max() >= shape[-1] or ids.min() < PLACEHOLDER_TOKEN_ID):
-        bad = ids[(ids >= shape[-1]) | (ids < PLACEHOLDER_TOKEN_ID)][0]
+    is_bad = is_foreign(ids, shape[-1])
+    if is_bad.any():
+        bad = ids[is_bad][0]
         raise ValueError(f"draft_logits has candidate {bad} outside a vocabulary of {shape[-1]}")
-    ordered = np.sort(ids, axis=-1)
-    if ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any():
+    if is_repeated(np.sort(ids, axis=-1)).any():
         raise ValueError("draft_logits names a candidate twice in one row; merge it first")
     dense = np.full((*shape[:-1], shape[-1] + 1), -np.inf, np.float32)
     np.put_along_axis(dense, np.where(ids < 0, shape[-1], ids), logits, axis=-1)

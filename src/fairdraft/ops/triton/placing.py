@@ -19,6 +19,8 @@ from fairdraft.ops.chain_inputs import (
     check_candidates,
     check_counts,
     check_slotted,
+    is_foreign,
+    is_repeated,
 )
 from fairdraft.ops.flat_rows import (
     Layout,
@@ -177,11 +179,9 @@ def _scattered(sparse: SparseLogits, shape: tuple[int, ...]) -> Tensor:
     wide = torch.full((*shape[:-1], shape[-1] + 1), -torch.inf, device=ids.device)
     is_id = (ids >= 0) & (ids < shape[-1])
     wide.scatter_(-1, torch.where(is_id, ids, shape[-1]), logits.float())
-    # what the host refuses becomes an error of the draft: -1 alone stands for no candidate
-    ordered = ids.sort(dim=-1).values
-    is_twice = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)
-    is_foreign = (ids >= shape[-1]) | (ids < -1)
-    is_bad = is_twice.any(-1, keepdim=True) | is_foreign.any(-1, keepdim=True)
+    # what the host refuses becomes an error of the draft
+    is_twice = is_repeated(ids.sort(dim=-1).values)
+    is_bad = is_twice.any(-1, keepdim=True) | is_foreign(ids, shape[-1]).any(-1, keepdim=True)
     return wide[..., :-1].masked_fill_(is_bad, torch.nan)
 
 
