@@ -11,12 +11,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import fairdraft
-from fairdraft import pocket
+from fairdraft import SamplingParams, pocket
+from fairdraft.cli.generate import SAMPLING_OPTIONS
+from fairdraft.cli.sampling import NAMES
 
 SRC = Path(fairdraft.__file__).resolve().parent.parent
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -92,6 +95,14 @@ def test_sampling_params_reach_the_text_and_the_document(cli) -> None:
 def test_bad_sampling_params_are_refused(cli, given: str, message: str) -> None:
     result = cli("generate", "--sampling-params", given)
     assert result.code == 2 and message in result.err.replace("\n", " ")
+
+
+def test_every_parameter_is_an_option_or_goes_by_name() -> None:
+    """The names are written twice, since the command line loads no engine to read them."""
+    not_of_this_command = {"logprobs", "prompt_logprobs", "logits_processors"}
+    not_of_one_request = {"num_speculative_tokens"}
+    named = [*SAMPLING_OPTIONS, *NAMES, *not_of_this_command, *not_of_one_request]
+    assert sorted(named) == sorted(field.name for field in fields(SamplingParams))
 
 
 def test_json_is_one_document(cli) -> None:
