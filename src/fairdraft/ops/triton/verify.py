@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from triton import next_power_of_2
 
 from fairdraft.noise import device as noise_device
-from fairdraft.ops.arithmetic import TILE
+from fairdraft.ops.arithmetic import TILE, power_of_two
 from fairdraft.ops.dispatch import own_device
 from fairdraft.ops.triton.block import mass_kernel
 from fairdraft.ops.triton.chain import chain_kernel
@@ -81,7 +80,7 @@ def _launch_all(
     sizes = (count, vocab_size, num_tiles)
     limits = (chain.num_rows, chain.num_slots)
     common = _constants(chain, is_block, arithmetic, address or noise_device.pack_counter)
-    reach = (max_tiles(num_tiles), next_power_of_2(depth + 1))
+    reach = (max_tiles(num_tiles), power_of_two(depth + 1))
     tiles, warps, reads_ahead = chain_shape(rows, num_tiles)
     chain_kernel[(rows * -(-num_tiles // tiles),)](
         *inputs,
@@ -213,7 +212,7 @@ def _registers(common: dict[str, Any], reads_ahead: bool) -> dict[str, int]:
 def chain_shape(num_rows: int, num_tiles: int) -> tuple[int, int, bool]:
     """Tiles and warps of a program that reads rows of the chain, and whether it reads ahead."""
     tiles = 8 if num_rows * -(-num_tiles // 8) >= _ENOUGH // 2 else 2
-    return min(tiles, next_power_of_2(num_tiles)), 4, num_rows <= _FEW_ROWS
+    return min(tiles, power_of_two(num_tiles)), 4, num_rows <= _FEW_ROWS
 
 
 def residual_shape(num_rows: int, num_tiles: int, arithmetic: Arithmetic) -> tuple[int, int, int]:
@@ -222,4 +221,4 @@ def residual_shape(num_rows: int, num_tiles: int, arithmetic: Arithmetic) -> tup
     for loops in (8, 4) if is_fast else (8, 4, 2):
         if num_rows * -(-num_tiles // loops) >= (2 * _ENOUGH if is_fast else _ENOUGH):
             return 1, loops, 1
-    return min(4, next_power_of_2(num_tiles)) if is_fast else 1, 1, 4
+    return min(4, power_of_two(num_tiles)) if is_fast else 1, 1, 4
