@@ -47,11 +47,22 @@ class _Refusing(TorchDispatchMode):
 class Guard:
     """Refuses whatever a capture would, while it is on."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.is_on = False
-        for holder, names in ((torch.Tensor, _OF_TENSORS), (torch, _FROM_HOST)):
-            for name in names:
-                monkeypatch.setattr(holder, name, self._refused(name, getattr(holder, name)))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Refuses until the end."""
+        # for as long as it is needed: libraries compare such functions with their own
+        with pytest.MonkeyPatch.context() as patch, _Refusing(self):
+            for holder, names in ((torch.Tensor, _OF_TENSORS), (torch, _FROM_HOST)):
+                for name in names:
+                    patch.setattr(holder, name, self._refused(name, getattr(holder, name)))
+            self.is_on = True
+            try:
+                yield
+            finally:
+                self.is_on = False
 
     def _refused(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -60,16 +71,6 @@ class Guard:
             return function(*args, **kwargs)
 
         return call
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Refuses until the end."""
-        self.is_on = True
-        try:
-            with _Refusing(self):
-                yield
-        finally:
-            self.is_on = False
 
     def free(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function inside which nothing is refused."""
@@ -101,7 +102,7 @@ def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
 def guard_rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lets engines run rounds on this machine as on a device; rows of each round that ran."""
     seen: list[int] = []
-    guard = Guard(monkeypatch)
+    guard = Guard()
     for name in ("sample", "verify_chain"):
         monkeypatch.setattr(ops, name, guard.free(on_host(getattr(ops, name))))
     run, body = RoundGraph.run, RoundGraph._run

@@ -112,6 +112,34 @@ def test_every_rule_and_kind_of_drafts_runs(
     assert got == expected and rounds
 
 
+def test_rounds_of_a_trained_head_whose_k_changes(rounds: list[int]) -> None:
+    """Graphs of several depths take turns, and most drafts stand."""
+    config = {"model": "pocket-mtp", "adaptive": True, "adaptive_cost_ratio": 0.2}
+    prompts = ["Once upon a time", "The old king"]
+    params = [
+        SamplingParams(temperature=1.0, max_tokens=24, seed=3),
+        SamplingParams(temperature=0.0, max_tokens=24),
+    ]
+    made = []
+    for enforce_eager in (True, False):
+        config["num_speculative_tokens"] = 4
+        llm = LLM("pocket", speculative_config=config, enforce_eager=enforce_eager)
+        made.append(decided(llm.generate(prompts, params)))
+    runner: Any = llm.engine._runner
+    assert made[0] == made[1] and len({depth for _, depth, _, _ in runner._graphs}) > 1
+    assert "rounds: replayed from CUDA graphs, drafts included" in llm.describe()
+
+
+def test_rounds_with_a_stop_run_as_written(rounds: list[int], tmp_path: Path) -> None:
+    """A head sees the states of every round, also of those in which no draft was sure enough."""
+    target = tiny_llama(0)
+    folder = save_small(target, tmp_path, **KINDS["dspark"], has_confidence=True)
+    got, expected = both(target, folder, confidence_threshold=0.9)
+    assert got == expected and not rounds
+    llm = with_head(target, folder, confidence_threshold=0.9)
+    assert "rounds: run as written" in llm.describe()
+
+
 def test_eager_rounds_and_those_on_the_device_take_turns(rounds: list[int], tmp_path: Path) -> None:
     """A filtered row makes rounds eager while it is there; a preempted one goes on later."""
     target = tiny_llama(0)

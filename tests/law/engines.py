@@ -31,11 +31,12 @@ class NarrowLM(CausalLM):
         self.allowed = torch.tensor(sorted(allowed))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The base model's logits, masked."""
-        logits = super().forward(*args, **kwargs)
+        """The base model's logits, masked, and its hidden states if they are asked for."""
+        result = super().forward(*args, **kwargs)
+        logits = result[0] if isinstance(result, tuple) else result
         kept = torch.full_like(logits, -torch.inf)
         kept[..., self.allowed] = logits[..., self.allowed]
-        return kept
+        return (kept, result[1]) if isinstance(result, tuple) else kept
 
 
 class TokenCache:

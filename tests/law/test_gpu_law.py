@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from fairdraft import LLM
 from fairdraft.engine import device_race
 from fairdraft.engine.round_graph import RoundGraph
 from fairdraft.models import load_model
@@ -81,6 +82,24 @@ def test_first_three_tokens_follow_the_target(
 ) -> None:
     """Effect: TV .05."""
     assert_law(checks(pair, num_drafts, 0.05))
+    assert num_rounds() > 100
+
+
+@pytest.mark.parametrize("model", ["pocket-mtp", "pocket-dspark", "pocket-dflash"])
+def test_first_three_tokens_follow_the_target_with_a_head(
+    pair: Pocket, model: str, num_rounds: Callable[[], int]
+) -> None:
+    """The head drafts among the same ids. Effect: TV .05."""
+    target = NarrowOnDevice(load_model("pocket", device="cuda"), pair.ids)
+    config = {"model": model, "num_speculative_tokens": 2}
+    llm = LLM(target, speculative_config=config, max_num_seqs=BATCH, device="cuda")
+    head: Any = llm.speculator
+    law = head._law
+    head._law = lambda logits: law(logits).masked_fill(target.is_out, -torch.inf)
+    plan = plan_joint(pair.law, SIZE, PLAIN, 0.05)
+    tokens = run_joint(llm, pair.prompt, plan, LENGTH, seed=200)
+    found = count(pair.indices(tokens), (SIZE,) * LENGTH)
+    assert_law([Check("tokens 0 to 2", plan, found)])
     assert num_rounds() > 100
 
 

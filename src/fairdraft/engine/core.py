@@ -95,6 +95,11 @@ class Engine:
         return self._runner.device
 
     @property
+    def graphs(self) -> str | None:
+        """What of a round is replayed from CUDA graphs, in words; None where nothing could be."""
+        return self._runner.describe() if isinstance(self._runner, GraphRunner) else None
+
+    @property
     def observer(self) -> Observer | None:
         """Sees every verified round before it is cut; None for nobody."""
         return self._runner.observer

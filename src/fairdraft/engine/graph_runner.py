@@ -87,6 +87,16 @@ class GraphRunner(RoundRunner):
         self.clock = self.clock.plus(target=time.perf_counter() - begin)
         return result
 
+    def describe(self) -> str:
+        """In a line, what of a round is replayed."""
+        speculator = self.speculator
+        if self._is_apart or (self._reader is not None and self._drafter is None):
+            return "run as written: what drafts cannot be captured with the target"
+        if speculator is None or self._drafter is not None:
+            drafts = "" if speculator is None else ", drafts included"
+            return f"replayed from CUDA graphs{drafts}, unless a row is filtered or processed"
+        return "drafts as written, and the rest replayed from CUDA graphs where they have no law"
+
     def decide(self, rows: RowTable, proposal: Guesses) -> Round:
         """Scores and verifies a proposal; one of point masses by a graph."""
         speculator = self.speculator

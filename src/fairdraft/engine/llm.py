@@ -152,6 +152,8 @@ class LLM:
         ]
         if self.choice is not None:
             lines.insert(2, self.choice.describe())
+        if self.engine.graphs is not None:
+            lines.append(f"rounds: {self.engine.graphs}")
         if self.engine.lossy is not None:
             lines.append(f"lossy: {self.engine.lossy}; the text does not follow the target's law")
         # kernels of half precision and of accelerators depend on the number of rows
