@@ -1,8 +1,8 @@
 """Rounds on the device, run where there is none: uncaptured, under a guard, without kernels.
 
-The first round of a graph runs twice, as it does around a capture, and whatever a capture would
-refuse is refused: waiting for the device, copies from the host, shapes that depend on values. The
-ops are those of the CPU; their kernels have tests of their own.
+Every round runs twice, as one does that is captured or redone, and whatever a capture would refuse
+is refused: waiting for the device, copies from the host, shapes that depend on values. The ops are
+those of the CPU; their kernels have tests of their own.
 """
 
 from __future__ import annotations
@@ -112,9 +112,8 @@ def guard_rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return run(self, fields)
 
     def guarded(self: RoundGraph) -> None:
-        if not self.is_captured and self._place is None:
-            # what is made on first use is made before the capture
-            body(self)
+        # what is made on first use is made before the capture
+        body(self)
         place = self._memory()
         with guard.held():
             body(self)
