@@ -12,7 +12,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fairdraft.noise import Stream
 from fairdraft.noise.device import TILE_LEVEL, exponentials
 from fairdraft.ops.triton.arithmetic import TILE, exp2_weight
 from fairdraft.ops.triton.block import request_end
@@ -31,6 +30,7 @@ from fairdraft.ops.triton.request import (
     ERROR,
     REJECTED,
     final_address,
+    last_stream,
     masked_token,
     request_fields,
     request_span,
@@ -38,9 +38,26 @@ from fairdraft.ops.triton.request import (
     scales,
 )
 
-_TARGET, _RESIDUAL, _BONUS = (
-    tl.constexpr(int(s)) for s in (Stream.TARGET, Stream.RESIDUAL, Stream.BONUS)
-)
+
+@triton.jit
+def residual_tile(residual, num_tiles, key, counter, MAX_TILES: tl.constexpr):
+    """The tile that wins the race of a residual: itself, margin, exponent, whether there is one."""
+    tile = tl.arange(0, MAX_TILES)
+    is_tile = tile < num_tiles
+    exponents = tl.load(residual[0] + tile, mask=is_tile, other=NO_EXPONENT)
+    sums = tl.load(residual[1] + tile, mask=is_tile, other=0.0)
+    times = exponentials(key, counter, 0, TILE_LEVEL, MAX_TILES)
+    weights, is_there = residual_weights(exponents, sums)
+    won, margin = first_of(times, weights)
+    return won, margin, tl.sum(tl.where(tile == won, exponents, 0), 0), is_there
+
+
+@triton.jit
+def residual_token(values, exponent, tile, tile_margin, key, counter):
+    """Draws a token of the tile that won, from its residual [1, TILE]: id and margin."""
+    weights = scaled_weights(values, tl.full([1], 0, tl.int32) + exponent)
+    token, margin = race_tokens(tl.reshape(weights, (TILE,)), tile, key, counter)
+    return token, tl.minimum(margin, tile_margin)
 
 
 @triton.jit
@@ -58,21 +75,14 @@ def replacement(
 ):
     """Draws from the residual whose tiles are known, or from p where there is nothing of it."""
     rho, num_tiles, vocab_size, masked_id, is_rejected = sizes
-    tile = tl.arange(0, MAX_TILES)
-    is_tile = tile < tl.where(is_rejected, num_tiles, 0)
-    exponents = tl.load(residual[0] + tile, mask=is_tile, other=NO_EXPONENT)
-    sums = tl.load(residual[1] + tile, mask=is_tile, other=0.0)
-    times = exponentials(key, counter, 0, TILE_LEVEL, MAX_TILES)
-    weights, is_there = residual_weights(exponents, sums)
+    won, tile_margin, exponent, is_there = residual_tile(
+        residual, tl.where(is_rejected, num_tiles, 0), key, counter, MAX_TILES
+    )
     if is_there:
-        won, tile_margin = first_of(times, weights)
-        exponent = tl.sum(tl.where(tile == won, exponents, 0), 0)
         values = residual_of(
             rows, laws, rho, won, num_tiles, vocab_size, masked_id, 1, IS_BLOCK, IS_FAST
         )
-        in_tile = scaled_weights(values, tl.full([1], 0, tl.int32) + exponent)
-        token, margin = race_tokens(tl.reshape(in_tile, (TILE,)), won, key, counter)
-        margin = tl.minimum(margin, tile_margin)
+        token, margin = residual_token(values, exponent, won, tile_margin, key, counter)
     else:
         top, total = load_stats(laws[0], p_tile_sum, num_tiles, MAX_TILES)
         tile_weights = total * exp2_weight(top - laws[2], laws[1])
@@ -188,10 +198,9 @@ def emit(known, out, index, last, walk, K: tl.constexpr, ROWS: tl.constexpr):
     tl.store(out[0] + at, token_ids, mask=is_row)
     tl.store(out[1] + at, leads, mask=is_row)
     is_ok = (error == 0).to(tl.int64)
-    stream = tl.where(end < n, _RESIDUAL, tl.where(n > 0, _BONUS, _TARGET))
     tl.store(out[2] + b, end)
     tl.store(out[3] + b, end + is_ok)
-    tl.store(out[4] + b, stream.to(tl.int64) * is_ok)
+    tl.store(out[4] + b, last_stream(end < n, n > 0) * is_ok)
     tl.store(out[5] + b, error.to(tl.int64))
     # rule `block` reads every row that can stand, rule `token` those of the walk
     num_broken = tl.sum(tl.where(row <= stop, broken, 0), 0)

@@ -46,6 +46,20 @@ def fast_probabilities(x, tile_max, c, row_max, total):
 
 
 @triton.jit
+def tile_probabilities(x, tile_max, c, row_max, total, IS_FAST: tl.constexpr):
+    """P of whole tiles x [G, TILE]: float64, or float32 if `fast`.
+
+    float64 is a hundred times the arithmetic, and then the bound. What float32 loses is a few
+    2^-23 of P, which moves the law by no more.
+    """
+    if IS_FAST:
+        p = fast_probabilities(x, tile_max, c, row_max, total)
+    else:
+        p = probabilities(x, tile_max, c, row_max, total)
+    return p
+
+
+@triton.jit
 def binary_exponent(value):
     """e with value = m 2^e and m in [1/2, 1); NO_EXPONENT for 0, -126 for less in float32."""
     if value.dtype == tl.float32:
@@ -135,11 +149,7 @@ def residual_of(
     IS_BLOCK: tl.constexpr,
     IS_FAST: tl.constexpr,
 ):
-    """max(rho p - q, 0) of TILES tiles [TILES, TILE] in float64, or float32 if `fast`.
-
-    float64 is a hundred times the arithmetic, and then the bound. What float32 loses is a few
-    2^-23 of p and q, which moves the law by no more.
-    """
+    """max(rho p - q, 0) of TILES tiles [TILES, TILE] in float64, or float32 if `fast`."""
     p_row, q_row = rows
     p_tile_max, p_c, p_max, p_sum, q_tile_max, q_c, q_max, q_sum = laws
     tile = chunk * TILES + tl.arange(0, TILES)
@@ -149,13 +159,8 @@ def residual_of(
     p_top = tl.load(p_tile_max + tile, mask=is_tile, other=-_INF)
     q_top = tl.load(q_tile_max + tile, mask=is_tile, other=-_INF)
     x, y = tl.reshape(x, (TILES, TILE)), tl.reshape(y, (TILES, TILE))
-    if IS_FAST:
-        p = fast_probabilities(x, p_top, p_c, p_max, p_sum)
-        q = fast_probabilities(y, q_top, q_c, q_max, q_sum)
-        rho = rho.to(tl.float32)
-    else:
-        p = probabilities(x, p_top, p_c, p_max, p_sum)
-        q = probabilities(y, q_top, q_c, q_max, q_sum)
+    p = tile_probabilities(x, p_top, p_c, p_max, p_sum, IS_FAST)
+    q = tile_probabilities(y, q_top, q_c, q_max, q_sum, IS_FAST)
     if IS_BLOCK:
-        p = rho * p
+        p = rho.to(p.dtype) * p
     return tl.maximum(p - q, 0.0)

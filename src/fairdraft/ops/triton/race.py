@@ -71,6 +71,12 @@ def race_tokens(weights, tile, key, counter):
 def race_in_tile(row_ptr, vocab_size, masked_id, c, tile, key, counter):
     """Draws a token of one tile of a row: id and margin."""
     x = load_masked_tiles(row_ptr, vocab_size, tile, masked_id, 1)
+    return race_loaded(x, c, tile, key, counter)
+
+
+@triton.jit
+def race_loaded(x, c, tile, key, counter):
+    """Draws a token of one tile [TILE] of a row: id and margin."""
     # the tile's own maximum again: cheaper than finding it among the statistics
     return race_tokens(exp2_weight(x - tl.max(x, 0), c), tile, key, counter)
 
@@ -87,10 +93,16 @@ def race(row_ptr, vocab_size, masked_id, c, tile_weights, key, counter, MAX_TILE
 @triton.jit
 def greedy(row_ptr, vocab_size, masked_id, tile_max):
     """The largest logit's id, ties to the lowest, and its lead over the second."""
-    lane = tl.arange(0, tile_max.shape[0])
     tile = tl.argmax(tile_max, 0)
-    other = tl.max(tl.where(lane == tile, -_INF, tile_max), 0)
     x = load_masked_tiles(row_ptr, vocab_size, tile, masked_id, 1)
+    return greedy_loaded(x, tile, tile_max)
+
+
+@triton.jit
+def greedy_loaded(x, tile, tile_max):
+    """The same from the tile [TILE] that holds the largest logit."""
+    lane = tl.arange(0, tile_max.shape[0])
+    other = tl.max(tl.where(lane == tile, -_INF, tile_max), 0)
     at = tl.arange(0, TILE)
     winner = tl.argmax(x, 0)
     second = tl.maximum(other, tl.max(tl.where(at == winner, -_INF, x), 0))

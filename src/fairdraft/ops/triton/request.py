@@ -121,24 +121,40 @@ def request_fields(at, b, STRIDES: tl.constexpr):
 @triton.jit
 def final_address(fields, r, n, ADDRESS: tl.constexpr, IS_COMMON: tl.constexpr):
     """Key and counter of the token after row r, and whether the fields are in range."""
+    # `common_noise` has the address of plain decoding at every row
+    stream = tl.full([], _TARGET, tl.int64) if IS_COMMON else last_stream(r < n, n > 0)
+    return token_address(fields, r, r, stream, ADDRESS)
+
+
+@triton.jit
+def last_stream(has_child, has_drafts):
+    """What the token after a row counts for, by whether a draft follows it, or any is there."""
+    return tl.where(has_child, _RESIDUAL, tl.where(has_drafts, _BONUS, _TARGET)).to(tl.int64)
+
+
+@triton.jit
+def token_address(fields, depth, node, stream, ADDRESS: tl.constexpr):
+    """Key and counter of the token after a node, and whether the fields are in range."""
     key, anchor, sample = fields
-    if IS_COMMON:
-        # the address of plain decoding at every row
-        stream = tl.full([], _TARGET, tl.int64)
-        shown, node = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
-    else:
-        stream = tl.where(r < n, _RESIDUAL, tl.where(n > 0, _BONUS, _TARGET)).to(tl.int64)
-        shown, node = tl.where(n > 0, anchor, 0), r
-    counter = ADDRESS(anchor + r, shown, stream, node, sample)
-    return key, counter, is_in_range(anchor + r, anchor, stream, node, sample)
+    is_plain = stream == _TARGET
+    shown = tl.where(is_plain, 0, anchor)
+    shown_node = tl.where(is_plain, 0, node).to(tl.int64)
+    counter = ADDRESS(anchor + depth, shown, stream, shown_node, sample)
+    return key, counter, is_in_range(anchor + depth, anchor, stream, shown_node, sample)
 
 
 @triton.jit
 def accept_number(fields, r, ADDRESS: tl.constexpr):
-    """The uniform that tests draft r + 1."""
+    """The uniform that tests draft r + 1 of a chain."""
+    return node_number(fields, r, r + 1, ADDRESS)
+
+
+@triton.jit
+def node_number(fields, depth, c, ADDRESS: tl.constexpr):
+    """The uniform that tests node c, a child of a node at this depth."""
     key, anchor, sample = fields
     stream = tl.full([], _ACCEPT, tl.int64)
-    return accept_uniform(key, ADDRESS(anchor + r, anchor, stream, r + 1, sample))
+    return accept_uniform(key, ADDRESS(anchor + depth, anchor, stream, c.to(tl.int64), sample))
 
 
 @triton.jit

@@ -45,6 +45,46 @@ def verify_on_device(
 ) -> Verdict:
     """See `ops.verify_chain`; nothing here waits for the device."""
     device = target_logits.device
+    chain = device_chain(
+        target_logits,
+        draft_token_ids,
+        num_draft_tokens,
+        draft_logits=draft_logits,
+        at=at,
+        temperatures=temperatures,
+        marks=marks,
+        layout=layout,
+        draft_stats=draft_stats,
+        validate=validate,
+    )
+    count, depth, _ = chain.sizes
+    out = empty_verdict(count, depth + 1, device)
+    if count:
+        launch_verify(
+            chain._replace(is_common=rule == "common_noise"),
+            written(out),
+            is_block=rule == "block",
+            arithmetic=arithmetic,
+            workspace=workspace or Workspace(device),
+        )
+    return out
+
+
+def device_chain(
+    target_logits: Tensor,
+    draft_token_ids: Tensor,
+    num_draft_tokens: Any,
+    *,
+    draft_logits: Any,
+    at: tuple[Any, Any, Any],
+    temperatures: tuple[Any, Any],
+    marks: tuple[Tensor | None, Tensor | None],
+    layout: Layout,
+    draft_stats: TileStats | None,
+    validate: bool,
+) -> DeviceChain:
+    """Checks what kernels are given, and moves to the device what is small and on the host."""
+    device = target_logits.device
     place = placed(target_logits, draft_token_ids, num_draft_tokens, draft_logits, layout, validate)
     count, depth, vocab_size = place.sizes
     if validate:
@@ -61,35 +101,24 @@ def verify_on_device(
     point_mass, forbidden = marks
     if point_mass is not None:
         point_mass = on_device("point_mass", point_mass, count, torch.bool, device)
-    out = _empty(count, depth + 1, device)
-    if count:
-        chain = DeviceChain(
-            target=place.target,
-            draft=None if law is None else law.rows,
-            temperatures=scales,
-            token_ids=draft_token_ids,
-            num_drafts=place.num_drafts,
-            point_mass=point_mass,
-            forbidden=_forbidden(forbidden, device),
-            at=((key, anchor, sample), (key_stride, anchor_stride, sample_stride)),
-            draft_stats=None if draft_stats is None or law is None else draft_stats.tensors(),
-            sizes=place.sizes,
-            offsets=place.offsets,
-            offsets_kind=place.offsets_kind,
-            num_rows=place.num_rows,
-            is_flat_draft=law is not None and law.is_flat,
-            slots=None if law is None else law.slots,
-            num_slots=0 if law is None else law.num_slots,
-            is_common=rule == "common_noise",
-        )
-        launch_verify(
-            chain,
-            _written(out),
-            is_block=rule == "block",
-            arithmetic=arithmetic,
-            workspace=workspace or Workspace(device),
-        )
-    return out
+    return DeviceChain(
+        target=place.target,
+        draft=None if law is None else law.rows,
+        temperatures=scales,
+        token_ids=draft_token_ids,
+        num_drafts=place.num_drafts,
+        point_mass=point_mass,
+        forbidden=_forbidden(forbidden, device),
+        at=((key, anchor, sample), (key_stride, anchor_stride, sample_stride)),
+        draft_stats=None if draft_stats is None or law is None else draft_stats.tensors(),
+        sizes=place.sizes,
+        offsets=place.offsets,
+        offsets_kind=place.offsets_kind,
+        num_rows=place.num_rows,
+        is_flat_draft=law is not None and law.is_flat,
+        slots=None if law is None else law.slots,
+        num_slots=0 if law is None else law.num_slots,
+    )
 
 
 def _forbidden(given: Any, device: torch.device) -> Tensor | None:
@@ -123,7 +152,8 @@ def _field(
     return field_here(name, here, count, validate)
 
 
-def _empty(count: int, num_rows: int, device: torch.device) -> Verdict:
+def empty_verdict(count: int, num_rows: int, device: torch.device) -> Verdict:
+    """Outputs that nothing is written to yet."""
     # a tensor each, that a custom op may return them; sizes in a tuple would be read more slowly
     integers: dict[str, Any] = {"dtype": torch.int64, "device": device}
     return Verdict(
@@ -137,7 +167,7 @@ def _empty(count: int, num_rows: int, device: torch.device) -> Verdict:
     )
 
 
-def _written(out: Verdict) -> tuple[Tensor, ...]:
+def written(out: Verdict) -> tuple[Tensor, ...]:
     """What the kernels fill in, in their order."""
     assert isinstance(out.num_broken, Tensor)
     return (

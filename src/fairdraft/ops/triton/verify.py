@@ -73,13 +73,13 @@ def _launch_all(
         target,
         chain.draft or target,
         temperatures,
-        _drafts(chain, workspace),
+        drafts_of(chain, workspace),
         chain.at[0],
         *memory,
     )
     sizes = (count, vocab_size, num_tiles)
     limits = (chain.num_rows, chain.num_slots)
-    common = _constants(chain, is_block, arithmetic, address or noise_device.pack_counter)
+    common = constants_of(chain, is_block, arithmetic, address or noise_device.pack_counter)
     reach = (max_tiles(num_tiles), power_of_two(depth + 1))
     tiles, warps, reads_ahead = chain_shape(rows, num_tiles)
     chain_kernel[(rows * -(-num_tiles // tiles),)](
@@ -159,7 +159,8 @@ def _residual(workspace: Workspace, rows: int, num_tiles: int) -> tuple[Tensor, 
     )
 
 
-def _drafts(chain: DeviceChain, workspace: Workspace) -> tuple[Tensor, ...]:
+def drafts_of(chain: DeviceChain, workspace: Workspace) -> tuple[Tensor, ...]:
+    """What kernels are told of the drafts, each with a stand-in where it is absent."""
     point_mass = chain.point_mass
     if point_mass is None:
         point_mass = workspace.zeros("no_point_mass", (1,), torch.bool)
@@ -175,7 +176,7 @@ def _drafts(chain: DeviceChain, workspace: Workspace) -> tuple[Tensor, ...]:
     )
 
 
-def _constants(
+def constants_of(
     chain: DeviceChain, is_block: bool, arithmetic: Arithmetic, address: Any
 ) -> dict[str, Any]:
     """What a kernel is compiled for."""
