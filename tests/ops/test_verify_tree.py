@@ -161,6 +161,16 @@ def test_a_bad_row_is_an_error_where_the_walk_reads_it(
     assert torch.equal(got.token_ids[~is_read], clean.token_ids[~is_read])
 
 
+def test_a_result_is_as_wide_as_it_is_asked_to_be() -> None:
+    call: dict[str, Any] = random_tree(12, 5, "dense", seed=9)
+    narrow, wide = ops.verify_tree(**call), ops.verify_tree(**call, max_depth=6)
+    width = narrow.path.shape[1]
+    for name in ("token_ids", "path", "margin"):
+        got, expected = getattr(wide, name), getattr(narrow, name)
+        assert got.shape == (12, 7) and torch.equal(got[:, :width], expected)
+        assert (got[:, width:] == (0 if name == "margin" else -1)).all()
+
+
 @pytest.mark.parametrize("impl", IMPLS)
 def test_a_sibling_that_cannot_have_been_drawn_is_refused(impl: Impl) -> None:
     """One token has q > 0, so a second sibling breaks the contract: an error, never a token."""
@@ -230,7 +240,8 @@ def test_every_address_is_named_once_and_by_node() -> None:
         ({"temperature": -1.0}, "temperature = -1.0 is not in"),
         ({"forbidden": torch.zeros(12, 3, dtype=torch.bool)}, "forbidden has shape"),
         ({"key": np.zeros(5, np.uint64)}, "key has shape"),
-        ({"impl": "triton"}, "no kernels for a GPU"),
+        ({"max_depth": 2}, "a present node is 3 deep, deeper than max_depth = 2"),
+        ({"arithmetic": "fast", "impl": "reference"}, "computes 'portable' only"),
     ],
 )
 def test_bad_input_is_refused_by_name(change: dict[str, Any], message: str) -> None:

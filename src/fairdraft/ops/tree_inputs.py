@@ -77,22 +77,7 @@ def tree_shape(parents: Any, token_ids: np.ndarray, num_nodes: np.ndarray) -> Sh
         ValueError: If a present node's parent is not a node created before it.
     """
     count, size = token_ids.shape
-    given = np.asarray(parents)
-    if given.shape not in ((size,), (count, size)) or given.dtype.kind not in "iu":
-        raise ValueError(
-            f"parents has shape {given.shape} and dtype {given.dtype}; draft_token_ids of shape "
-            f"{(count, size)} need integers of that shape, or {(size,)} for one tree for all rows"
-        )
-    nodes = np.arange(1, size + 1)
-    is_counted = nodes <= num_nodes[:, None]
-    given = np.where(is_counted, given, 0).astype(np.int64)
-    is_bad = (given < 0) | (given >= nodes)
-    if is_bad.any():
-        b, column = np.argwhere(is_bad)[0]
-        raise ValueError(
-            f"parents[{b}, {column}] = {given[b, column]}: the parent of node {column + 1} must be "
-            f"a node created before it, 0..{column}; number nodes in order of creation"
-        )
+    given, is_counted = counted_parents(parents, token_ids.shape, num_nodes)
     is_present = np.ones((count, size + 1), bool)
     depths = np.zeros((count, size + 1), np.int64)
     row = np.arange(count)
@@ -109,6 +94,46 @@ def tree_shape(parents: Any, token_ids: np.ndarray, num_nodes: np.ndarray) -> Sh
         next_sibling[there, c] = first_child[there, parent]
         first_child[there, parent] = c
     return Shape(given, depths, is_present, first_child, next_sibling)
+
+
+def counted_parents(
+    parents: Any, shape: tuple[int, ...], num_nodes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Parents [B, N] of the counted nodes, 0 of the others, and which are counted.
+
+    Raises:
+        ValueError: If a counted node's parent is not a node created before it.
+    """
+    given = checked_shape(parents, shape)
+    nodes = np.arange(1, shape[1] + 1)
+    is_counted = nodes <= num_nodes[:, None]
+    given = np.where(is_counted, given, 0).astype(np.int64)
+    is_bad = (given < 0) | (given >= nodes)
+    if is_bad.any():
+        b, column = np.argwhere(is_bad)[0]
+        raise ValueError(
+            f"parents[{b}, {column}] = {given[b, column]}: the parent of node {column + 1} must be "
+            f"a node created before it, 0..{column}; number nodes in order of creation"
+        )
+    return given, is_counted
+
+
+def checked_shape(parents: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Parents on the host as an array of integers [N] or [B, N].
+
+    Raises:
+        ValueError: If they are anything else.
+    """
+    given = np.asarray(parents)
+    # no list of none has a type
+    is_integer = given.dtype.kind in "iu" or not given.size
+    if given.shape not in (tuple(shape[1:]), tuple(shape)) or not is_integer:
+        raise ValueError(
+            f"parents has shape {given.shape} and dtype {given.dtype}; draft_token_ids of shape "
+            f"{tuple(shape)} need integers of that shape, or {tuple(shape[1:])} for one tree for "
+            "all rows"
+        )
+    return given
 
 
 def tree_inputs(

@@ -6,6 +6,7 @@ Axes: B rows, K drafts, V vocabulary, N nodes of a tree, D its depth.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -64,7 +65,7 @@ class Verdict:
     weights: DecisionWeights | None = None
     lossy: str | None = None
 
-    def cpu(self) -> Verdict:
+    def cpu(self) -> Self:
         """The same on the host; waits for the device, once, if it was decided on one."""
         if self.token_ids.is_cpu:
             return self

@@ -218,11 +218,11 @@ def verify_chain(
     if backend == "triton":
         from fairdraft.ops.triton.verification import verify_on_device
 
-        _refuse_on_device(
+        refuse_on_device(
             method=method != "race", return_weights=return_weights, trace=trace is not None
         )
         if isinstance(rule, LossyRule):
-            _refuse_on_device(**{f"rule {rule.name!r}": True})
+            refuse_on_device(**{f"rule {rule.name!r}": True})
         return verify_on_device(
             *given[:3],
             draft_logits=draft_logits,
@@ -294,7 +294,8 @@ def _verify_on_host(
     )
 
 
-def _refuse_on_device(**asked: Any) -> None:
+def refuse_on_device(**asked: Any) -> None:
+    """Refuses what kernels do not do, by name."""
     for name, value in asked.items():
         if value:
             raise ValueError(

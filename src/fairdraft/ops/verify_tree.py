@@ -6,7 +6,7 @@ candidates of a sparse draft law.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,11 +14,16 @@ from torch import Tensor
 
 from fairdraft.noise import Stream, Trace
 from fairdraft.ops.chain_inputs import SparseLogits
-from fairdraft.ops.dispatch import Impl, device_of, resolve_impl
+from fairdraft.ops.dispatch import Arithmetic, Impl, device_of, resolve_arithmetic, resolve_impl
 from fairdraft.ops.rows import PLACEHOLDER_TOKEN_ID, RowError
+from fairdraft.ops.sample import TileStats, refuse_traced
 from fairdraft.ops.tree_inputs import Shape, TreeInputs, TreeOutputs, tree_inputs
 from fairdraft.ops.tree_trace import record_tree
 from fairdraft.ops.verdict import DecisionWeights, TreeVerdict
+from fairdraft.ops.verify import refuse_on_device
+
+if TYPE_CHECKING:
+    from fairdraft.ops.triton.workspace import Workspace
 
 
 def verify_tree(
@@ -35,9 +40,14 @@ def verify_tree(
     draft_temperature: Any = None,
     point_mass: Any = None,
     forbidden: Any = None,
+    max_depth: int | None = None,
     return_weights: bool = False,
     impl: Impl = "auto",
+    arithmetic: Arithmetic = "auto",
+    draft_stats: TileStats | None = None,
     trace: Trace | None = None,
+    workspace: Workspace | None = None,
+    validate: bool = True,
 ) -> TreeVerdict:
     """Walks down each tree of drafts while a child stands, and samples the token after that.
 
@@ -50,6 +60,8 @@ def verify_tree(
         draft_token_ids: int64 [B, N]; node c in column c - 1. -1 is an absent node, and what is
             below it is absent too; any other id outside the vocabulary is forbidden.
         parents: int64 [B, N], or [N] for one tree for all rows: the node that each is a child of.
+            For a GPU they are best on the host, [N]: that says how far a walk can go. If they are
+            on the device, N + 1 passes are launched, of which most find nothing to do.
         num_draft_tokens: int64 [B], nodes of each row, the first ones; absent ones count.
         draft_logits: [B, N, V] or SparseLogits, in column c - 1 the law that node c's siblings were
             drawn from: the first from all of it, each other one without those before it (sampling
@@ -58,17 +70,27 @@ def verify_tree(
         point_mass: bool [B], rows whose drafts are point masses in spite of `draft_logits`.
         forbidden: bool [B, N], drafts with p = 0 (a grammar, say): rejected, and rows below them
             are not read.
+        max_depth: D, the width of the result less one. None for the depth of the deepest present
+            node; on a GPU for that of `parents` if they are on the host, else for N.
         return_weights: Also return the noise-free decision weights (for tests: B (N + 1) V
             float64).
-        impl: "auto", "reference" or "cpu"; there are no kernels for a GPU yet.
-        trace: Records every address used with a digest of what was tested or raced.
+        impl: "auto", "reference", "cpu" or "triton"; refused if it cannot run. Tensors on a GPU
+            are verified there, and the call does not wait for it.
+        arithmetic: As in `ops.sample`.
+        draft_stats: Statistics of the rows that the nodes were drawn from, each without its elder
+            siblings (-inf), from their own sampling, B N rows in order; q's rows are then read
+            only where a child was rejected (GPU).
+        trace: Records every address used with a digest of what was tested or raced (CPU).
+        workspace, validate: As in `ops.sample` (GPU).
 
     Returns:
-        TreeVerdict. A row that the walk reads and that holds NaN, +inf or no token is an error of
-        its request: accepted tokens stand, nothing follows them.
+        TreeVerdict, on the device of the logits. A row that the walk reads and that holds NaN, +inf
+        or no token is an error of its request: accepted tokens stand, nothing follows them.
 
     Raises:
-        ValueError: If a shape, dtype, parent or parameter is out of range, or tensors are on a GPU.
+        ValueError: If a shape, dtype, parent or parameter is out of range, or a present node is
+            deeper than `max_depth`. What only a device can see is an error of its request instead,
+            a parent and a depth too.
 
     Noise:
         ACCEPT at position anchor + depth(c) - 1, node c for each candidate tested; RESIDUAL at
@@ -83,29 +105,55 @@ def verify_tree(
         tree may depend on laws and on ancestors, never on the drawn values that it arranges
         (`docs/rules.md`). Source: recursive rejection sampling, Jeon et al. 2024 (RSD).
     """
+    at, temperatures = (key, anchor, sample), (temperature, draft_temperature)
+    marks = (point_mass, forbidden)
+    given = (target_logits, draft_token_ids, parents, num_draft_tokens)
+    if max_depth is not None and max_depth < 0:
+        raise ValueError(f"max_depth = {max_depth} is no depth; give 0 or more, or None")
+    if torch.compiler.is_compiling():
+        from fairdraft.ops.custom_tree import traced_tree
+
+        refuse_traced(return_weights=return_weights, trace=trace, workspace=workspace)
+        named: dict[str, Any] = {"max_depth": max_depth, "impl": impl, "arithmetic": arithmetic}
+        return traced_tree(given, draft_logits, at, temperatures, marks, draft_stats, **named)
     backend = resolve_impl(impl, device_of(target_logits))
+    arithmetic = resolve_arithmetic(arithmetic, backend)
     if backend == "triton":
-        raise ValueError(
-            "verify_tree has no kernels for a GPU in this release; verify .cpu() tensors with impl "
-            "'auto', 'cpu' or 'reference'"
+        from fairdraft.ops.triton.tree_verification import verify_tree_on_device
+
+        refuse_on_device(return_weights=return_weights, trace=trace is not None)
+        return verify_tree_on_device(
+            *given,
+            draft_logits=draft_logits,
+            at=at,
+            temperatures=temperatures,
+            marks=marks,
+            max_depth=max_depth,
+            arithmetic=arithmetic,
+            draft_stats=draft_stats,
+            workspace=workspace,
+            validate=validate,
         )
-    inputs = tree_inputs(
-        target_logits,
-        draft_token_ids,
-        parents,
-        num_draft_tokens,
-        draft_logits,
-        (key, anchor, sample),
-        (temperature, draft_temperature),
-        (point_mass, forbidden),
-    )
-    if backend == "cpu":
+    if draft_stats is not None or workspace is not None:
+        raise ValueError("draft_stats and workspace are for tensors on a GPU; leave them out")
+    inputs = tree_inputs(*given, draft_logits, at, temperatures, marks)
+    return _verify_on_host(inputs, backend == "cpu", max_depth, trace, return_weights)
+
+
+def _verify_on_host(
+    inputs: TreeInputs,
+    is_cpu: bool,
+    max_depth: int | None,
+    trace: Trace | None,
+    return_weights: bool,
+) -> TreeVerdict:
+    if is_cpu:
         from fairdraft.ops.cpu.tree import tree_weights_cpu as fill
         from fairdraft.ops.cpu.tree import verify_tree_cpu as walk
     else:
         from fairdraft.ops.tree import tree_weights_reference as fill
         from fairdraft.ops.tree import verify_tree_reference as walk
-    outputs = _empty_outputs(inputs)
+    outputs = _empty_outputs(inputs, max_depth)
     walk(inputs, outputs)
     if trace is not None:
         record_tree(trace, inputs, outputs)
@@ -146,9 +194,12 @@ def tree_ends(shape: Shape, accept: np.ndarray) -> np.ndarray:
     return ends
 
 
-def _empty_outputs(inputs: TreeInputs) -> TreeOutputs:
+def _empty_outputs(inputs: TreeInputs, max_depth: int | None) -> TreeOutputs:
     count, size = inputs.token_ids.shape
-    width = inputs.shape.depth + 1
+    depth = inputs.shape.depth
+    if max_depth is not None and depth > max_depth:
+        raise ValueError(f"a present node is {depth} deep, deeper than max_depth = {max_depth}")
+    width = (depth if max_depth is None else max_depth) + 1
     return TreeOutputs(
         np.full((count, width), PLACEHOLDER_TOKEN_ID, np.int64),
         np.full((count, width), -1, np.int64),
