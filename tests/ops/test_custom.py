@@ -13,6 +13,7 @@ from fairdraft.noise import Stream, Trace, address
 from fairdraft.ops import DeviceAddress, SparseLogits
 from tests.ops.flat import flattened
 from tests.ops.test_verify import random_call
+from tests.ops.test_verify_tree import random_tree
 
 #: opcheck's own; the last traces forward and backward with symbolic shapes
 CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
@@ -41,6 +42,13 @@ def verify_inputs(kind: str = "dense") -> dict[str, Any]:
     return {k: torch.as_tensor(v) if hasattr(v, "dtype") else v for k, v in call.items()}
 
 
+def tree_inputs(kind: str = "dense") -> dict[str, Any]:
+    """A call of `ops.verify_tree` whose every argument is a tensor."""
+    call = random_tree(12, 70, kind, seed=5)
+    call["key"] = call["key"].view("int64")
+    return {k: torch.as_tensor(v) if hasattr(v, "dtype") else v for k, v in call.items()}
+
+
 @pytest.mark.parametrize("return_stats", [False, True])
 def test_sample_is_a_sound_op(return_stats: bool) -> None:
     named = {"method": "race", "return_stats": return_stats}
@@ -58,6 +66,12 @@ def test_verify_chain_is_a_sound_op(layout: str) -> None:
         named["num_draft_tokens"] = None
     checks = CHECKS if layout == "flat" else (*CHECKS, "test_aot_dispatch_dynamic")
     torch.library.opcheck(torch.ops.fairdraft.verify_chain.default, (), named, test_utils=checks)
+
+
+@pytest.mark.parametrize("max_depth", [None, 3])
+def test_verify_tree_is_a_sound_op(max_depth: int | None) -> None:
+    named = {**tree_inputs(), "max_depth": max_depth}
+    torch.library.opcheck(torch.ops.fairdraft.verify_tree.default, (), named, test_utils=CHECKS)
 
 
 def draw(logits: Tensor, key: Tensor, position: Tensor, temperature: Any) -> Any:
@@ -113,6 +127,24 @@ def test_compiled_verdicts_equal_eager_ones(kind: str, is_flat: bool, backend: s
     expected = verify(target, call)
     for have, want in zip(compiled(target, call), expected, strict=True):
         assert torch.equal(have, want)
+
+
+@pytest.mark.parametrize(("kind", "max_depth"), [("mixed", 3), ("point", None)])
+def test_compiled_tree_verdicts_equal_eager_ones(kind: str, max_depth: int | None) -> None:
+    """Without `max_depth` a compiled call is as wide as N + 1, since it must not read the ids."""
+    call = tree_inputs(kind)
+
+    def verify(target: Tensor, rest: dict[str, Any]) -> Any:
+        verdict = ops.verify_tree(target + 0, **rest, max_depth=max_depth)
+        return tuple(getattr(verdict, name) for name in (*OUTPUTS, "error", "path"))
+
+    target = call.pop("target_logits")
+    expected = verify(target, call)
+    got = torch.compile(verify, fullgraph=True, backend="eager")(target, call)
+    for have, want in zip(got, expected, strict=True):
+        assert have.shape[1:] == ((max_depth or target.shape[1] - 1) + 1,) or have.dim() == 1
+        kept = have[:, : want.shape[1]] if have.dim() == 2 else have
+        assert torch.equal(kept, want)
 
 
 def test_one_graph_verifies_every_batch_size() -> None:
@@ -177,6 +209,12 @@ def test_options_of_verification_that_are_not_traced_are_refused(
         ops.verify_chain(**verify_inputs(), return_weights=True)
     with pytest.raises(ValueError, match="method cannot be traced"):
         ops.verify_chain(**verify_inputs(), method="gumbel")
+    with pytest.raises(ValueError, match="trace cannot be traced"):
+        ops.verify_tree(**tree_inputs(), trace=Trace())
+    with pytest.raises(ValueError, match="parents is a list; a compiled call takes a tensor"):
+        call = tree_inputs()
+        call["parents"] = [0]
+        ops.verify_tree(**call)
 
 
 def test_sparse_laws_reach_the_op_as_two_tensors() -> None:

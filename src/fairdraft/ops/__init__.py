@@ -1,7 +1,7 @@
 """Ops over logits whose random numbers have addresses; loads torch and numpy, nothing heavier."""
 
-# importing it registers `torch.ops.fairdraft`
-from fairdraft.ops import custom
+# importing them registers `torch.ops.fairdraft`
+from fairdraft.ops import custom, custom_tree
 from fairdraft.ops.device_address import DeviceAddress
 from fairdraft.ops.dispatch import Arithmetic, Impl
 from fairdraft.ops.filters import filter_logits
@@ -31,6 +31,7 @@ __all__ = [
     "Typical",
     "Verdict",
     "custom",
+    "custom_tree",
     "filter_logits",
     "logprobs",
     "sample",

@@ -220,16 +220,16 @@ def traced_sample(
     if isinstance(address.stream, Tensor):
         raise ValueError("address field stream is a tensor; give a Stream in a compiled call")
     names = ("key", "position", "anchor", "node", "sample")
-    fields = [_field(name, getattr(address, name), logits) for name in names]
+    fields = [field_tensor(name, getattr(address, name), logits) for name in names]
     for name, value in zip(Filters._fields, filters, strict=True):
         dtype = torch.int64 if name == "top_k" else torch.float64
-        number = _number(name, value, logits, dtype)
+        number = number_tensor(name, value, logits, dtype)
         is_one = isinstance(number, Tensor) and not number.dim()
         options[name] = number.expand(logits.shape[0]).contiguous() if is_one else number
     out = torch.ops.fairdraft.sample(
         logits,
         *fields,
-        _number("temperature", temperature, logits, torch.float64),
+        number_tensor("temperature", temperature, logits, torch.float64),
         int(address.stream),
         **options,
     )
@@ -259,13 +259,13 @@ def traced_verify(
     out = torch.ops.fairdraft.verify_chain(
         target_logits,
         draft_token_ids,
-        _number("num_draft_tokens", num_draft_tokens, target_logits, torch.int64),
+        number_tensor("num_draft_tokens", num_draft_tokens, target_logits, torch.int64),
         draft_logits,
-        _field("key", key, target_logits),
-        _field("anchor", anchor, target_logits),
-        _field("sample", sample, target_logits),
-        _number("temperature", temperatures[0], target_logits, torch.float64),
-        _number("draft_temperature", temperatures[1], target_logits, torch.float64),
+        field_tensor("key", key, target_logits),
+        field_tensor("anchor", anchor, target_logits),
+        field_tensor("sample", sample, target_logits),
+        number_tensor("temperature", temperatures[0], target_logits, torch.float64),
+        number_tensor("draft_temperature", temperatures[1], target_logits, torch.float64),
         point_mass=marks[0],
         forbidden=marks[1],
         cu_num_logits=layout.cu_num_logits,
@@ -279,14 +279,15 @@ def traced_verify(
     return Verdict(*out)
 
 
-def _field(name: str, value: Any, like: Tensor) -> Tensor:
+def field_tensor(name: str, value: Any, like: Tensor) -> Tensor:
     """A field of an address as a tensor, 0-dimensional if it holds for all."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = signed_key(value)
-    return _number(name, value, like, torch.int64)
+    return number_tensor(name, value, like, torch.int64)
 
 
-def _number(name: str, value: Any, like: Tensor, dtype: torch.dtype) -> Any:
+def number_tensor(name: str, value: Any, like: Tensor, dtype: torch.dtype) -> Any:
+    """A number as a 0-dimensional tensor; None and tensors as they are."""
     if value is None or isinstance(value, Tensor):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
