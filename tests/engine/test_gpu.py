@@ -47,6 +47,15 @@ def test_greedy_text_is_the_same_with_drafts(impl: Impl, enforce_eager: bool) ->
     assert token_ids(generated(DRAFTS, params, **options)) == token_ids(plain)
 
 
+def test_trees_are_verified_on_the_device_and_leave_greedy_text_alone() -> None:
+    params = [SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True), *PARAMS[:2]]
+    trees = {"model": "pocket-draft", "speculative_token_tree": [3, 2, 1]}
+    outputs = generated(trees, params)
+    plain = generated(None, params)
+    assert token_ids(outputs)[::2] == token_ids(plain)[::2]
+    assert all(output.metrics and output.metrics.acceptance_length > 1.2 for output in outputs)
+
+
 @pytest.mark.parametrize("drafts", [None, DRAFTS, NGRAM], ids=["plain", "draft model", "ngram"])
 def test_replayed_rounds_give_the_tokens_of_eager_ones(drafts: dict | None) -> None:
     """Ragged rows, hot, greedy and with a K of its own; more rows than fit at once."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.engine.toys import ids, tiny_llama
 from tests.speculators.small_heads import law_from_scratch, save_small
 
 TREES = {"by depth": [3, 2, 1], "paths": "[(0,), (1,), (2,), (0, 0), (0, 1), (2, 0), (0, 0, 0)]"}
+GREEDY_FEW = SamplingParams(temperature=0.0, max_tokens=5)
 SAMPLED = [SamplingParams(seed=i, max_tokens=20, temperature=0.6 + 0.3 * i) for i in range(4)]
 
 
@@ -245,5 +248,22 @@ def test_what_does_not_follow_a_path_is_refused(target: Any) -> None:
         llm.engine.observer = lambda seen: None
     with pytest.raises(ValueError, match="audit reads rounds of chains"):
         EngineSubject(llm)
-    with pytest.raises(ValueError, match="impl='triton' and speculative_token_tree"):
-        with_tree(target, target, impl="triton")
+
+
+@pytest.mark.skipif(
+    not find_spec("triton") or os.environ.get("TRITON_INTERPRET") != "1",
+    reason="kernels on the CPU need Triton's interpreter",
+)
+@pytest.mark.parametrize("method", ["probabilistic", "greedy"])
+def test_kernels_give_the_host_s_text(target: Any, method: str) -> None:
+    """In Triton's interpreter, `fast`: a wrong row, node or path would show in a few rounds."""
+    prompts = [[1, 2, 3], [5, 6]]
+    params = [SamplingParams(seed=3, max_tokens=5, temperature=0.3), GREEDY_FEW]
+    texts = []
+    for impl in ("auto", "triton"):
+        llm = with_tree(target, half_wrong(target), [2, 1], impl=impl, draft_sample_method=method)
+        with np.errstate(all="ignore"):
+            outputs = llm.generate(prompts, params)
+        assert accepted(outputs) > 0
+        texts.append(ids(outputs))
+    assert texts[0] == texts[1]

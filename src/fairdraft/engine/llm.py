@@ -352,14 +352,9 @@ def _schedule(config: SpeculativeConfig | None) -> DraftSchedule | None:
 
 
 def _refuse_on_the_host(config: SpeculativeConfig | None, impl: Impl, trace: Any) -> None:
-    """Trees and lossy rules are verified by the host's ops, and no trace is kept of the latter."""
+    """Lossy rules are verified by the host's ops, and no trace is kept of them."""
     if config is None:
         return
-    if impl == "triton" and config.tree is not None:
-        raise ValueError(
-            "impl='triton' and speculative_token_tree: trees are verified by the host's ops; "
-            "use impl 'auto'"
-        )
     lossy = lossy_name(config.rule)
     for name, is_asked in (("impl='triton'", impl == "triton"), ("trace", trace is not None)):
         if lossy is not None and is_asked:

@@ -30,7 +30,7 @@ from fairdraft.speculators import (
 
 
 class TreeRoundRunner(RoundRunner):
-    """Runs rounds of rule `tree`, eagerly, with the ops on the host.
+    """Runs rounds of rule `tree`, eagerly.
 
     What comes out of a round is what its path decided, laid out as a chain's: logits, states and
     counts by depth.
@@ -47,7 +47,6 @@ class TreeRoundRunner(RoundRunner):
         # a round without drafts is the same under each rule
         super().__init__(target, speculator, rule="token", impl=impl, trace=trace)
         check_trees(target)
-        self.device, self._workspace = torch.device("cpu"), None
 
     def decide(self, rows: RowTable, proposal: Guesses) -> Round:
         """Scores and verifies a tree a row, and keeps what is cached of the path."""
@@ -61,7 +60,7 @@ class TreeRoundRunner(RoundRunner):
         logits, states = self._forward(rows, proposal, block)
         forwarded = time.perf_counter()
         filtered = self._filter(rows, logits)
-        verdict = self._verify_tree(rows, proposal, filtered)
+        verdict = self._verify_tree(rows, proposal, filtered).cpu()
         path, accepted = verdict.path.numpy(), verdict.num_accepted_tokens.numpy()
         keep_path(self.cache, num_decided, path, accepted)
         if isinstance(self.speculator, TreeSpeculator):
@@ -95,7 +94,7 @@ class TreeRoundRunner(RoundRunner):
     ) -> ops.TreeVerdict:
         return ops.verify_tree(
             logits,
-            proposal.token_ids,
+            proposal.token_ids.to(self.device),
             proposal.parents,
             proposal.num_draft_tokens,
             draft_logits=proposal.draft_logits,
@@ -107,6 +106,7 @@ class TreeRoundRunner(RoundRunner):
             forbidden=proposal.forbidden,
             impl=self.impl,
             trace=self.trace,
+            workspace=self._workspace,
         )
 
     def _laid_out(
