@@ -1,6 +1,6 @@
-"""What `gpu_ops.py` times: cases of both ops, their inputs, and calls that write in place.
+"""What `gpu_ops.py` times: cases of the ops, their inputs, and calls that write in place.
 
-Axes: B rows or requests, K drafts, V vocabulary.
+Axes: B rows or requests, K drafts, N nodes of a tree, V vocabulary.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ NUM_DRAFTS = 5
 LOGIT_SCALE = 3.0
 #: distance of the draft's logits from the target's: about 3 of 5 drafts are accepted
 DRAFT_DISTANCE = 0.42
+#: three children, two below each and one below each of these: 15 nodes
+TREE = (0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9)
 #: P of a point-mass draft, for about as many
 POINT_MASS_PROBABILITY = 0.83
 
@@ -54,6 +56,12 @@ CASES = (
     Case("block, p = q", "verify", rule="block", drafts="equal"),
     Case("point mass", "verify", drafts="point mass"),
 )
+#: timed and checked where `--only` names them
+TREE_CASES = (
+    Case("tree", "tree"),
+    Case("tree, no statistics", "tree", has_stats=False),
+    Case("tree portable", "tree", arithmetic="portable"),
+)
 
 
 class Proposal(NamedTuple):
@@ -67,7 +75,7 @@ class Proposal(NamedTuple):
 class Inputs(NamedTuple):
     """One set of inputs of an op."""
 
-    logits: Tensor  # [B, V], or the target's [B, K + 1, V]
+    logits: Tensor  # [B, V], or the target's [B, K + 1, V], [B, N + 1, V]
     proposals: dict[str, Proposal]
 
 
@@ -103,6 +111,45 @@ def _drawn(logits: Tensor) -> Proposal:
     rows = logits.reshape(batch * depth, vocab_size)
     drawn = ops.sample(rows, at, impl="triton", arithmetic="fast", return_stats=True)
     return Proposal(drawn.token_ids.view(batch, depth), logits, drawn.stats)
+
+
+def tree_inputs(batch: int, vocab_size: int, generator: torch.Generator) -> Inputs:
+    """A target and a tree of drafts near it, siblings drawn without replacement."""
+    device, size = generator.device, len(TREE)
+    shape = (batch, size + 1, vocab_size)
+    target = torch.randn(shape, generator=generator, device=device).mul_(LOGIT_SCALE)
+    law = torch.empty(batch, size, vocab_size, device=device)
+    ids = torch.empty(batch, size, dtype=torch.int64, device=device)
+    parts = []
+    for c, parent in enumerate(TREE, 1):
+        elders = [e for e in range(1, c) if TREE[e - 1] == parent]
+        if elders:
+            law[:, c - 1] = law[:, elders[0] - 1]
+        else:
+            noise = torch.randn((batch, vocab_size), generator=generator, device=device)
+            law[:, c - 1] = noise.mul_(DRAFT_DISTANCE).add_(target[:, parent])
+        left = law[:, c - 1].clone()
+        for elder in elders:
+            left.scatter_(1, ids[:, elder - 1 : elder], -torch.inf)
+        at = DeviceAddress(Stream.DRAFT, key_of(batch, device), 1, 1, c)
+        drawn = ops.sample(left, at, impl="triton", arithmetic="fast", return_stats=True)
+        assert drawn.stats is not None
+        ids[:, c - 1] = drawn.token_ids
+        parts.append(drawn.stats.tensors())
+    stats = TileStats(*(torch.stack(p, 1).flatten(0, 1) for p in zip(*parts, strict=True)))
+    return Inputs(target, {"near": Proposal(ids, law, stats)})
+
+
+def rows_needed(verdict: ops.TreeVerdict) -> int:
+    """Rows that walks cannot do without: of p on their paths, of q of each child rejected there."""
+    count = 0
+    for path, accepted in zip(
+        verdict.path.tolist(), verdict.num_accepted_tokens.tolist(), strict=True
+    ):
+        for depth in range(accepted + 1):
+            child = path[depth + 1] if depth < accepted else len(TREE) + 1
+            count += 1 + sum(c < child for c, p in enumerate(TREE, 1) if p == path[depth])
+    return count
 
 
 def make_point_masses(inputs: Inputs) -> Inputs:
@@ -156,6 +203,28 @@ def verify_call(case: Case, inputs: Inputs, workspace: Workspace) -> Callable[[]
     )
 
 
+def tree_call(case: Case, inputs: Inputs, workspace: Workspace) -> Callable[[], ops.TreeVerdict]:
+    """A call whose every argument is on the device, but for the tree's shape."""
+    proposal = inputs.proposals[case.drafts]
+    batch, size = proposal.token_ids.shape
+    device = inputs.logits.device
+    return partial(
+        ops.verify_tree,
+        inputs.logits,
+        proposal.token_ids,
+        TREE,
+        torch.full((batch,), size, device=device),
+        draft_logits=proposal.logits,
+        key=key_of(batch, device),
+        anchor=torch.ones(batch, dtype=torch.int64, device=device),
+        impl="triton",
+        arithmetic=case.arithmetic,
+        draft_stats=proposal.stats if case.has_stats else None,
+        workspace=workspace,
+    )
+
+
 def call_of(case: Case, inputs: Inputs, workspace: Workspace) -> Callable[[], Any]:
     """The call that a case times."""
-    return (sample_call if case.op == "sample" else verify_call)(case, inputs, workspace)
+    calls = {"sample": sample_call, "verify": verify_call, "tree": tree_call}
+    return calls[case.op](case, inputs, workspace)

@@ -6,10 +6,19 @@ Axes: B rows or requests, K drafts, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from gpu_cases import CASES, Case, call_of, make_point_masses, sample_inputs, verify_inputs
+from gpu_cases import (
+    CASES,
+    Case,
+    call_of,
+    make_point_masses,
+    sample_inputs,
+    tree_inputs,
+    verify_inputs,
+)
 from report import CheckError
 from torch import Tensor
 
@@ -31,6 +40,8 @@ def check_case(case: Case, vocab_size: int, device: torch.device) -> int:
     generator = torch.Generator(device).manual_seed(11)
     if case.op == "sample":
         inputs = sample_inputs(SAMPLE_BATCH, vocab_size, case.dtype, generator)
+    elif case.op == "tree":
+        inputs = tree_inputs(VERIFY_BATCH, min(vocab_size, VERIFY_VOCAB), generator)
     else:
         inputs = verify_inputs(VERIFY_BATCH, min(vocab_size, VERIFY_VOCAB), generator, VERIFY_DEPTH)
         if case.drafts == "point mass":
@@ -82,9 +93,9 @@ def compare(name: str, got: Any, wanted: Any, *, may_tie: bool) -> int:
     return int(is_other.sum())
 
 
-def check_all(vocab_size: int, device: torch.device) -> int:
-    """Every case; returns the near ties that `fast` decided otherwise."""
-    return sum(check_case(case, vocab_size, device) for case in CHECKED)
+def check_all(vocab_size: int, device: torch.device, more: Sequence[Case] = ()) -> int:
+    """Every case, and more; returns the near ties that `fast` decided otherwise."""
+    return sum(check_case(case, vocab_size, device) for case in (*CHECKED, *more))
 
 
 #: `portable` is checked along with each case, and has none of its own

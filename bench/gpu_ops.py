@@ -1,6 +1,7 @@
 """Sampling and verification on a GPU, with the read floor and other libraries' figures beside them.
 
     python bench/gpu_ops.py [--quick] [--json FILE]
+    python bench/gpu_ops.py --only tree "tree, no statistics" "tree portable"
     python bench/gpu_ops.py --plot FILE.json OUT.svg
     python bench/gpu_ops.py --markdown FILE.json
     python bench/gpu_ops.py --page FILE.json
@@ -30,11 +31,14 @@ from conditions import conditions
 from gpu_cases import (
     CASES,
     NUM_DRAFTS,
+    TREE_CASES,
     Case,
     Inputs,
     call_of,
     make_point_masses,
+    rows_needed,
     sample_inputs,
+    tree_inputs,
     verify_inputs,
 )
 from gpu_check import CHECKED, check_all, check_case
@@ -89,7 +93,8 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="batches 1 and 64 alone")
-    parser.add_argument("--only", nargs="+", choices=[c.name for c in CASES], help="cases to time")
+    names = [case.name for case in (*CASES, *TREE_CASES)]
+    parser.add_argument("--only", nargs="+", choices=names, help="cases to time; trees only so")
     parser.add_argument("--most-sets", type=int, default=MOST_SETS, help="of inputs, at most")
     parser.add_argument("--json", type=Path, help="where the raw samples go")
     parser.add_argument("--plot", nargs=2, metavar=("JSON", "SVG"), help="draw a measured file")
@@ -104,11 +109,14 @@ def _measure_all(arguments: argparse.Namespace) -> None:
         refuse("gpu_ops", CheckError("there is no GPU"))
     device = torch.device("cuda", torch.cuda.current_device())
     batches = QUICK_BATCHES if arguments.quick else BATCHES
-    cases = [c for c in CASES if arguments.only is None or c.name in arguments.only]
-    _compile_ahead(cases, batches)
+    cases: list[Case] = list(CASES)
+    if arguments.only is not None:
+        cases = [c for c in (*CASES, *TREE_CASES) if c.name in arguments.only]
+    trees = [case for case in cases if case.op == "tree"]
+    _compile_ahead(cases, batches, trees)
     try:
         _note(begin, "checking against the reference")
-        ties = check_all(VOCAB_SIZE, device)
+        ties = check_all(VOCAB_SIZE, device, trees)
         results, raw = [], {}
         for batch in batches:
             for result, samples in _measure_batch(cases, batch, device, arguments.most_sets):
@@ -149,11 +157,11 @@ def _note(begin: float, text: str) -> None:
     print(f"{time.perf_counter() - begin:6.1f} s  {text}", file=sys.stderr, flush=True)
 
 
-def _compile_ahead(cases: Sequence[Case], batches: Sequence[int]) -> None:
+def _compile_ahead(cases: Sequence[Case], batches: Sequence[int], more: Sequence[Case]) -> None:
     """Fills Triton's cache from several processes; what fails here fails again in the open."""
     # 256 rows are cut up as 64 are
     jobs: list[tuple[Case, int]] = [(c, b) for c in cases for b in batches if b < 256]
-    jobs += [(case, 0) for case in CHECKED]
+    jobs += [(case, 0) for case in (*CHECKED, *more)]
     context = multiprocessing.get_context("spawn")
     workers = max(1, min(8, (os.cpu_count() or 2) - 1))
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
@@ -177,13 +185,15 @@ def _compile(case: Case, batch: int) -> None:
 def _inputs(case: Case, batch: int, generator: torch.Generator) -> Inputs:
     if case.op == "sample":
         return sample_inputs(batch, VOCAB_SIZE, case.dtype, generator)
+    if case.op == "tree":
+        return tree_inputs(batch, VOCAB_SIZE, generator)
     return verify_inputs(batch, VOCAB_SIZE, generator)
 
 
 def _num_sets(case: Case, batch: int, most: int) -> tuple[int, int]:
     """Sets of inputs of a case, and the bytes of one that every call may read."""
-    # of a verification only the target's rows: a draft's may not be read
-    rows = batch if case.op == "sample" else batch * (NUM_DRAFTS + 1)
+    # of a verification only the target's rows: a draft's may not be read; of a tree the root's
+    rows = batch * (NUM_DRAFTS + 1) if case.op == "verify" else batch
     num_bytes = rows * VOCAB_SIZE * getattr(torch, case.dtype).itemsize
     return min(most, max(LEAST_SETS, ROTATION_BYTES // num_bytes + 1)), num_bytes
 
@@ -203,11 +213,11 @@ def _measure_batch(cases: Sequence[Case], batch: int, device: torch.device, most
             sets.extend(_inputs(case, batch, generator) for _ in range(count))
         if case.drafts == "point mass":
             sets[:] = [make_point_masses(inputs) for inputs in sets]
+        timing, accepted, read_rows = _measure(case, sets, device)
         if kind not in floors:
-            floors[kind] = _floor([inputs.logits for inputs in sets])
+            floors[kind] = _floor(read_rows)
         floor, floor_shape = floors[kind]
-        timing, accepted = _measure(case, sets, device)
-        read = sets[0].logits.numel() * sets[0].logits.element_size()
+        read = read_rows[0].numel() * read_rows[0].element_size()
         result = {
             **case._asdict(),
             "case": case.name,
@@ -229,8 +239,11 @@ def _l2_bytes(device: torch.device) -> int:
 
 def _measure(
     case: Case, sets: Sequence[Inputs], device: torch.device
-) -> tuple[Timing, float | None]:
-    """Times a case; what the graph left behind must be what a plain call gives."""
+) -> tuple[Timing, float | None, list[Tensor]]:
+    """Times a case; what the graph left behind must be what a plain call gives.
+
+    Also returns the drafts that stood, and of each set the rows that its floor reads.
+    """
     workspace = Workspace(device)
     calls = [call_of(case, inputs, workspace) for inputs in sets]
     wanted = [call().token_ids.clone() for call in calls]
@@ -240,22 +253,27 @@ def _measure(
             raise CheckError(f"{case.name}: a graph's tokens differ from a call's, set {number}")
         if got.error.any():
             raise CheckError(f"{case.name}: errors {got.error.unique().tolist()}, set {number}")
+    rows = [inputs.logits for inputs in sets]
     if case.op == "sample":
-        return timing, None
+        return timing, None, rows
+    if case.op == "tree":
+        # as many rows as walks need, of p and q together
+        counts = map(rows_needed, last)
+        rows = [x.flatten(0, 1)[:count] for x, count in zip(rows, counts, strict=True)]
     accepted = torch.cat([verdict.num_accepted_tokens for verdict in last])
-    return timing, round(float(accepted.double().mean()), 3)
+    return timing, round(float(accepted.double().mean()), 3), rows
 
 
 def _floor(rows: Sequence[Tensor]) -> tuple[Timing, str]:
     """Reading the same rows once, with the best of a few block sizes."""
-    size = rows[0].numel()
-    out = torch.empty(triton.cdiv(size, FLOOR_BLOCKS[0][0]), device=rows[0].device)
+    most = max(x.numel() for x in rows)
+    out = torch.empty(triton.cdiv(most, FLOOR_BLOCKS[0][0]), device=rows[0].device)
     best = None
     for block, warps in FLOOR_BLOCKS:
-        grid = (triton.cdiv(size, block),)
 
-        def read(x: Tensor, grid=grid, block=block, warps=warps) -> None:
-            read_kernel[grid](x, out, size, BLOCK=block, num_warps=warps)
+        def read(x: Tensor, block=block, warps=warps) -> None:
+            launch: Any = read_kernel[(triton.cdiv(x.numel(), block),)]
+            launch(x, out, x.numel(), BLOCK=block, num_warps=warps)
 
         timing, _ = time_graph([lambda x=x, read=read: read(x) for x in rows])
         shape = f"{block} values, {warps} warps"

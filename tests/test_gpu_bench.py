@@ -6,7 +6,7 @@ import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +80,13 @@ def test_page_holds_the_recorded_figures(bench: dict[str, ModuleType]) -> None:
         assert page.filled(text, json.loads(RESULTS.read_text())) == text, "run gpu_ops.py --page"
     else:
         assert "Not measured yet." in text
+
+
+def test_rows_that_a_walk_cannot_do_without(bench: dict[str, ModuleType]) -> None:
+    """A leaf by eldest children, one by youngest, and three children that all fall."""
+    path = torch.tensor([[0, 1, 4, 10], [0, 3, 9, 15], [0, -1, -1, -1]])
+    verdict: Any = SimpleNamespace(path=path, num_accepted_tokens=torch.tensor([3, 3, 0]))
+    assert bench["gpu_cases"].rows_needed(verdict) == 4 + (4 + 2 + 1) + (1 + 3)
 
 
 @pytest.mark.parametrize("margin", [1e-6, 1e-3])
