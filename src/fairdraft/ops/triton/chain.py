@@ -18,7 +18,7 @@ import triton.language as tl
 from fairdraft.ops.rows import RowError
 from fairdraft.ops.triton.arithmetic import TILE, exp2_weight, row_total
 from fairdraft.ops.triton.law import probability
-from fairdraft.ops.triton.path import store_path
+from fairdraft.ops.triton.path import clear_tests, store_path
 from fairdraft.ops.triton.race import call_error, greedy, race, row_error
 from fairdraft.ops.triton.reading import (
     is_last,
@@ -102,9 +102,7 @@ def chain_kernel(
     p_tiles = (p_stats[0] + place * num_tiles, p_stats[1] + place * num_tiles)
     q_tiles = (q_stats[0] + q_place * num_tiles, q_stats[1] + q_place * num_tiles)
     if MODE[1]:
-        row = tl.arange(0, SHAPE[2])
-        num_open = tl.where((r == 0) & (chunk == 0), R, 0)
-        tl.store(tests[0] + b * R + row, 0, mask=row < num_open)
+        clear_tests(tests, b, (r == 0) & (chunk == 0), K, SHAPE[2])
     if has_ended == 0:
         if not SHAPE[3]:
             x = load_tiles(p_row, vocab_size, chunk, TILES)
@@ -134,10 +132,9 @@ def chain_kernel(
             )
         if MODE[1]:
             # the last row of a request puts its path together
-            if is_last(requests_done_ptr + b, n + 1):
-                fields = request_fields(at, b, STRIDES)
-                if scales(temperatures, drafts, b, STRIDES, MODE[2])[2] == 0:
-                    store_path(found, path, tests, fields, b, n, K, ADDRESS)
+            is_tested = scales(temperatures, drafts, b, STRIDES, MODE[2])[2] == 0
+            if is_last(requests_done_ptr + b, n + 1) & is_tested:
+                store_path(found, path, tests, request_fields(at, b, STRIDES), b, n, K, ADDRESS)
 
 
 @triton.jit
@@ -163,7 +160,7 @@ def decide(
     is_ratio = (r < n) & (is_matched == 0)
     is_id, p_logit, q_logit, p_top, q_top = draft_logits_of(rows, x_d, vocab_size, is_ratio)
     top, total = load_stats(p_tiles[0], p_tiles[1], num_tiles, SHAPE[1])
-    q_max, q_sum = draft_row(q_stats, q_place, is_ratio & MODE[3])
+    q_max, q_sum = given_draft_row(q_stats, q_place, is_ratio & MODE[3])
     key, counter, is_good = final_address(fields, r, n, ADDRESS, MODE[8])
     u = accept_number(fields, r, ADDRESS)
     error, row_max = row_error(top, total)
@@ -229,7 +226,18 @@ def draft_logits_of(rows, x_d, vocab_size, is_ratio):
 
 
 @triton.jit
-def draft_row(q_stats, q_place, is_given):
+def draft_row(q_tiles, q_stats, q_place, c, num_tiles, MODE: tl.constexpr, SHAPE: tl.constexpr):
+    """Error, maximum and total of a draft's row, from the statistics of its sampling or ours."""
+    if MODE[3]:
+        q_max, q_sum = given_draft_row(q_stats, q_place, True)
+        error = (q_sum <= 0).to(tl.int32)
+    else:
+        error, q_max, q_sum = new_draft_row(q_tiles, q_stats, q_place, c, num_tiles, SHAPE)
+    return error, q_max, q_sum
+
+
+@triton.jit
+def given_draft_row(q_stats, q_place, is_given):
     """Maximum and total of a draft's row, from the statistics of its sampling."""
     q_max = tl.load(q_stats[2] + q_place, mask=is_given, other=0.0)
     return q_max, tl.load(q_stats[3] + q_place, mask=is_given, other=0)

@@ -78,3 +78,11 @@ def _found(workspace: Workspace, rows: int, count: int) -> tuple[tuple[Tensor, .
             workspace.empty("rho", (rows,), torch.float64),
         ),
     )
+
+
+def residual_memory(workspace: Workspace, rows: int, num_tiles: int) -> tuple[Tensor, Tensor]:
+    """Exponent and sum of each tile of a residual [rows, T]."""
+    return (
+        workspace.empty("residual_exponent", (rows, num_tiles), torch.int32),
+        workspace.empty("residual_sum", (rows, num_tiles), torch.float32),
+    )

@@ -27,6 +27,13 @@ def next_rho(rho, p_x, q_x):
 
 
 @triton.jit
+def clear_tests(tests, b, is_first, K: tl.constexpr, ROWS: tl.constexpr):
+    """Notes that no prefix of a request is tested yet, in its first program."""
+    row = tl.arange(0, ROWS)
+    tl.store(tests[0] + b * (K + 1) + row, 0, mask=row < tl.where(is_first, K + 1, 0))
+
+
+@triton.jit
 def store_path(found, path, tests, fields, b, n, K: tl.constexpr, ADDRESS: tl.constexpr):
     """Stores rho of every prefix that can stand, the longest one, and the test of a whole path.
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fairdraft.ops.triton.law import mass_units, residual_tiles
+from fairdraft.ops.triton.law import residual_tiles, residual_units
 from fairdraft.ops.triton.reading import (
     is_last,
     let_next_start,
@@ -208,12 +208,8 @@ def rest_pass(
 @triton.jit
 def store_rest(rest, residual, b, part, num_tiles, IS_FAST: tl.constexpr, TILES: tl.constexpr):
     """Stores the tiles of what is left of p; returns their mass in units of 2^-52."""
-    exponent, tile_sum = residual_tiles(rest, IS_FAST)
+    exponent, tile_sum = residual_tiles(rest)
     tile = part * TILES + tl.arange(0, TILES)
     tl.store(residual[0] + b * num_tiles + tile, exponent, mask=tile < num_tiles)
     tl.store(residual[1] + b * num_tiles + tile, tile_sum, mask=tile < num_tiles)
-    if IS_FAST:
-        units = mass_units(tl.minimum(tl.sum(tile_sum, 0).to(tl.float64), 1.0))
-    else:
-        units = tl.sum(tl.sum(mass_units(rest), 1), 0)
-    return units
+    return residual_units(rest, exponent, tile_sum, IS_FAST)

@@ -27,6 +27,7 @@ from fairdraft.ops.triton.request import (
     draft_test,
     last_stream,
     node_number,
+    request_fields,
     token_address,
 )
 from fairdraft.ops.triton.siblings import (
@@ -142,7 +143,8 @@ def decide_row(
     top, total = load_stats(tiles[0], tiles[1], num_tiles, SHAPE[1])
     error, row_max = row_error(top, total)
     stream = last_stream(following > 0, (following > 0) | (node > 0))
-    key, counter, is_good = token_address(at, b, depth, node, stream, STRIDES, ADDRESS)
+    fields = request_fields(at, b, STRIDES)
+    key, counter, is_good = token_address(fields, depth, node, stream, ADDRESS)
     error = call_error(error, is_good, (c == c) & (draft_c == draft_c) & is_possible)
     weights = total * exp2_weight(top - row_max, c)
     row_sum = row_total(tl.where((error == 0) & (c > 0.0), weights, 0.0))
@@ -197,7 +199,7 @@ def test_child(
     q_x = probability(tl.load(draft_row_of(draft, b, c) + x), top, draft_c, q_max, q_sum)
     q_x = tl.where(is_id & (is_elder(tree, node, c, x_d) == 0), q_x, 0.0)
     p_x = tl.where(is_excluded(tree, node, x_d), 0.0, p_x)
-    u = node_number(at, b, depth, c, STRIDES, ADDRESS)
+    u = node_number(request_fields(at, b, STRIDES), depth, c, ADDRESS)
     is_accepted, margin = draft_test(p_x, q_x, u)
     is_bad = q_error != 0
     is_broken = ((q_x == 0.0) & (is_bad == 0)).to(tl.int32)

@@ -17,7 +17,14 @@ from fairdraft.ops.triton.emit import residual_tile, residual_token
 from fairdraft.ops.triton.race import first as first_of
 from fairdraft.ops.triton.race import race_loaded
 from fairdraft.ops.triton.reading import let_next_start, load_stats, wait_for_previous
-from fairdraft.ops.triton.request import ERROR, REJECTED, last_stream, scales, token_address
+from fairdraft.ops.triton.request import (
+    ERROR,
+    REJECTED,
+    last_stream,
+    request_fields,
+    scales,
+    token_address,
+)
 from fairdraft.ops.triton.siblings import (
     load_node_tiles,
     next_child,
@@ -72,7 +79,7 @@ def tree_emit_kernel(
                 masses_ptr,
                 tree,
                 (b, node, last, vocab_size, num_tiles, N),
-                token_address(at, b, end, node, stream, STRIDES, ADDRESS),
+                token_address(request_fields(at, b, STRIDES), end, node, stream, ADDRESS),
                 MODE,
                 SHAPE[1],
             )

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from triton import next_power_of_2
 
 from fairdraft.noise import device as noise_device
-from fairdraft.ops.arithmetic import TILE
+from fairdraft.ops.arithmetic import TILE, power_of_two
 from fairdraft.ops.dispatch import own_device
-from fairdraft.ops.triton.chain_memory import DeviceChain
+from fairdraft.ops.triton.chain_memory import DeviceChain, residual_memory
 from fairdraft.ops.triton.launch import Arithmetic, max_tiles
 from fairdraft.ops.triton.tree import tree_kernel
 from fairdraft.ops.triton.tree_emit import tree_emit_kernel
@@ -86,9 +85,9 @@ def _launch_all(
     common = constants_of(nodes, False, arithmetic, address)
     common["N"] = common.pop("K")
     common["STRIDES"] = (*common["STRIDES"], size if tree.parents.dim() == 2 else 0)
-    tiles, warps = chain_shape(count, num_tiles)
+    tiles, warps, _ = chain_shape(count, num_tiles)
     at_once = min(tiles, _FAST_TILES) if arithmetic == "fast" else 1
-    reach = (max_tiles(num_tiles), next_power_of_2(max(size, 1)))
+    reach = (max_tiles(num_tiles), power_of_two(max(size, 1)))
     for step in range(tree.num_steps):
         tree_kernel[(count * -(-num_tiles // tiles),)](
             *inputs,
@@ -103,7 +102,7 @@ def _launch_all(
         *inputs,
         out,
         sizes,
-        SHAPE=(1, *reach, next_power_of_2(tree.depth + 1)),
+        SHAPE=(1, *reach, power_of_two(tree.depth + 1)),
         **common | {"num_warps": 4},
     )
 
@@ -121,8 +120,5 @@ def _memory(workspace: Workspace, nodes: DeviceChain, num_tiles: int) -> tuple[A
         nodes.draft_stats or stats_buffers(workspace, "q", max(count * size, 1), num_tiles),
         (*walk, workspace.zeros("tree_units", (count,), torch.int64)),
         workspace.empty("tree_masses", (max(count * size, 1),), torch.float64),
-        (
-            workspace.empty("residual_exponent", (count, num_tiles), torch.int32),
-            workspace.empty("residual_sum", (count, num_tiles), torch.float32),
-        ),
+        residual_memory(workspace, count, num_tiles),
     )

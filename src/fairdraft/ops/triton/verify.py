@@ -18,7 +18,7 @@ from fairdraft.ops.arithmetic import TILE, power_of_two
 from fairdraft.ops.dispatch import own_device
 from fairdraft.ops.triton.block import mass_kernel
 from fairdraft.ops.triton.chain import chain_kernel
-from fairdraft.ops.triton.chain_memory import DeviceChain, chain_memory
+from fairdraft.ops.triton.chain_memory import DeviceChain, chain_memory, residual_memory
 from fairdraft.ops.triton.emit import emit_kernel
 from fairdraft.ops.triton.launch import (
     Arithmetic,
@@ -92,7 +92,7 @@ def _launch_all(
         **common | {"num_warps": warps} | _registers(common, reads_ahead),
     )
     if chain.draft is None or not depth:
-        residual = _residual(workspace, count, 1)
+        residual = residual_memory(workspace, count, 1)
     else:
         launch = _launch_masses if is_block else _launch_residuals
         residual = launch(inputs, (sizes, *limits), workspace, reach, arithmetic, common)
@@ -118,7 +118,7 @@ def _launch_masses(
     """Residuals of the rows that rule `block` may end at, and the tests of its prefixes."""
     (count, _, num_tiles), depth = numbers[0], common["K"]
     tiles, loops, warps = residual_shape(count * depth, num_tiles, arithmetic)
-    residual = _residual(workspace, count * depth, num_tiles)
+    residual = residual_memory(workspace, count * depth, num_tiles)
     mass_kernel[(count * depth * -(-num_tiles // (tiles * loops)),)](
         *inputs,
         residual,
@@ -141,7 +141,7 @@ def _launch_residuals(
     """Residuals of requests that end in a rejection."""
     count, _, num_tiles = numbers[0]
     tiles, loops, warps = residual_shape(count, num_tiles, arithmetic)
-    residual = _residual(workspace, count, num_tiles)
+    residual = residual_memory(workspace, count, num_tiles)
     resolve_kernel[(count * -(-num_tiles // (tiles * loops)),)](
         *inputs,
         residual,
@@ -150,13 +150,6 @@ def _launch_residuals(
         **common | {"num_warps": warps},
     )
     return residual
-
-
-def _residual(workspace: Workspace, rows: int, num_tiles: int) -> tuple[Tensor, Tensor]:
-    return (
-        workspace.empty("residual_exponent", (rows, num_tiles), torch.int32),
-        workspace.empty("residual_sum", (rows, num_tiles), torch.float32),
-    )
 
 
 def drafts_of(chain: DeviceChain, workspace: Workspace) -> tuple[Tensor, ...]:
