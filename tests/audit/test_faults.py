@@ -42,6 +42,8 @@ QUICK = (
     "clamped-residual",
     "forbidden-as-absent",
     "common-below-ratio",
+    "common-drawn-again",
+    "common-one-behind",
     "point-mass-as-softmax",
     "top-p-dropped",
     "min-p-dropped",
@@ -136,6 +138,23 @@ def test_a_fault_without_bias_is_named_by_the_trace_alone(name: str) -> None:
     assert outcome.verdict.state is VerdictState.INCONCLUSIVE
     assert outcome.log10_e < 3
     assert outcome.named_by == "trace"
+
+
+@pytest.mark.parametrize("name", ["common-one-ahead", "common-named-as-ratio", "common-from-draft"])
+def test_other_noise_under_common_noise_is_named_by_the_text_alone(name: str) -> None:
+    """By proof the law stays, and nothing serves twice: four thousand tokens, far from a FAIL."""
+    outcome = run_case(replace(case_of(name), num_tokens=4_000))
+    assert outcome.surprises == () and outcome.log10_e < 3
+    assert outcome.num_collisions == 0 and outcome.named_by == "text"
+    said = replace(outcome, num_differing=0).surprises
+    assert said == ("every text is that of plain decoding",)
+
+
+def test_a_text_that_changes_where_it_must_not_is_said() -> None:
+    outcome = run_case(replace(case_of("clean-toy-common"), num_tokens=1_000))
+    assert outcome.surprises == () and outcome.num_differing == 0
+    said = replace(outcome, num_differing=3).surprises
+    assert said == ("3 texts are not those of plain decoding",)
 
 
 def test_guesses_from_another_law_change_no_token() -> None:

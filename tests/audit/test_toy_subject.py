@@ -35,6 +35,7 @@ SUBJECTS = {
     "top-p .8, min-p .3": ToySubject(PAIR, Decoding(3, top_p=0.8, min_p=0.3)),
     "samples": ToySubject(PAIR, Decoding(3), num_samples=3),
     "prompts": ToySubject(PAIR, Decoding(3), prompts=((0, 1), (2,), (1, 3, 3))),
+    "common noise": ToySubject(PAIR, Decoding(3, rule="common_noise"), is_ragged=True),
 }
 subjects = pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
 
@@ -76,14 +77,25 @@ def test_every_token_is_told_how_it_came_about(subject: ToySubject) -> None:
     goes_on = source.reshape(texts)[:, :-1] == Source.ACCEPTED
     steps = slot.reshape(texts)
     assert (np.where(goes_on, steps[:, :-1] + 1, 0) == steps[:, 1:]).all()
-    np.testing.assert_array_equal(tokens.has_draft, drafted >= 0)
+    has_law = subject.decoding.rule != "common_noise"
+    np.testing.assert_array_equal(tokens.has_draft, (drafted >= 0) & has_law)
     np.testing.assert_allclose(tokens.target.sum(1), 1)
     assert (tokens.probability > 0).all()
 
 
 def subject_is_matched(subject: ToySubject) -> bool:
     """Whether a draft is rejected only if the target's own token differs from it."""
-    return subject.decoding.is_greedy
+    return subject.decoding.is_greedy or subject.decoding.rule == "common_noise"
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 3, "temperature": 0.5}, {"is_greedy": True}])
+def test_common_noise_keeps_the_text_of_plain_decoding(options: dict) -> None:
+    common = Decoding(3, rule="common_noise", **options)
+    plain = Decoding(0, **{name: value for name, value in options.items() if name != "is_greedy"})
+    found, expected = (
+        ToySubject(PAIR, decoding, num_samples=2).decode(0, 60) for decoding in (common, plain)
+    )
+    assert (found.token == expected.token).all() and (found.source == Source.ACCEPTED).any()
 
 
 def test_a_text_is_the_same_in_every_batch() -> None:

@@ -25,6 +25,8 @@ class Case:
         expected: Verdict of the law test; None: anything but FAIL, for the clean path.
         names: What may be named first, template or family; empty for anything.
         is_traced: Whether the address trace must name the fault; None where it is not looked at.
+        keeps_text: Whether texts must be those of plain decoding, or must not; None where they are
+            not compared. For toys under rule `common_noise`.
     """
 
     fault: Fault | None
@@ -33,6 +35,7 @@ class Case:
     expected: VerdictState | None = VerdictState.FAIL
     names: tuple[str, ...] = ()
     is_traced: bool | None = None
+    keeps_text: bool | None = None
 
     @property
     def name(self) -> str:

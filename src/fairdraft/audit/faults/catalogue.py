@@ -10,6 +10,7 @@ recorded run has seed 0. Plans and measured figures are in `docs/faults.md`.
 from __future__ import annotations
 
 from fairdraft.audit.faults.case import Case
+from fairdraft.audit.faults.common_faults import COMMON_FAULTS
 from fairdraft.audit.faults.draft_faults import DRAFT_FAULTS
 from fairdraft.audit.faults.fault import Fault
 from fairdraft.audit.faults.noise_faults import NOISE_FAULTS, clamped
@@ -27,6 +28,7 @@ FAULTS: dict[str, Fault] = {
     for fault in (
         *NOISE_FAULTS,
         clamped(17),
+        *COMMON_FAULTS,
         *DRAFT_FAULTS,
         *RULE_FAULTS,
         *ROW_FAULTS,
@@ -55,6 +57,13 @@ def _changes_nothing(fault: str, setup: str, num_tokens: int) -> Case:
     return Case(FAULTS[fault], SETUPS[setup], num_tokens, None)
 
 
+def _changes_text(fault: str, num_tokens: int, *, fails: bool, is_traced: bool = False) -> Case:
+    """Under rule common_noise: the text must change, and the law where `fails` says so."""
+    expected = VerdictState.FAIL if fails else None
+    setup = SETUPS["toy-common"]
+    return Case(FAULTS[fault], setup, num_tokens, expected, is_traced=is_traced, keeps_text=False)
+
+
 _PLANTED = (
     _fails("shared-noise", "pocket", 20_000, "shared noise", is_traced=True),
     _fails("common-below-ratio", "toy", 110_000, "shared noise", is_traced=True),
@@ -71,6 +80,11 @@ _PLANTED = (
     _fails("coarse-noise", "toy-wide-reference", 3_500),
     _passes("redrafted-position", "toy", 500_000),
     _passes("accept-reads-key", "toy", 500_000),
+    _changes_text("common-drawn-again", 2_000, fails=True),
+    _changes_text("common-one-behind", 1_000, fails=True, is_traced=True),
+    _changes_text("common-one-ahead", 20_000, fails=False),
+    _changes_text("common-named-as-ratio", 20_000, fails=False),
+    _changes_text("common-from-draft", 20_000, fails=False),
     _fails("drawn-at-one", "pocket-cool", 1_500),
     _fails("unfiltered-q", "pocket-top-k", 3_000),
     _fails("raw-q", "pocket-cool", 6_000),
@@ -113,7 +127,14 @@ def _controls() -> tuple[Case, ...]:
     for case in _PLANTED:
         most[case.setup.name] = max(most.get(case.setup.name, 0), case.num_tokens)
     return tuple(
-        Case(None, SETUPS[name], num_tokens, None, is_traced=False)
+        Case(
+            None,
+            SETUPS[name],
+            num_tokens,
+            None,
+            is_traced=False,
+            keeps_text=True if name == "toy-common" else None,
+        )
         for name, num_tokens in most.items()
     )
 

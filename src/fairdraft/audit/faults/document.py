@@ -53,6 +53,7 @@ def _case(case: Case) -> dict[str, Any]:
             "state": None if case.expected is None else case.expected.value,
             "names": list(case.names),
             "is_traced": case.is_traced,
+            "keeps_text": case.keeps_text,
         },
     }
 
@@ -70,6 +71,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "log10_e": outcome.log10_e,
         "named": outcome.named,
         "num_collisions": outcome.num_collisions,
+        "num_differing": outcome.num_differing,
         "num_calls": outcome.num_calls,
         "seconds": outcome.seconds,
         "surprises": list(outcome.surprises),

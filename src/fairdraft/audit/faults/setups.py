@@ -185,6 +185,13 @@ _ALL = (
         subject={"length": 24},
     ),
     _toy(
+        "toy-common",
+        "8 tokens, q reversed, K = 3, rule common_noise",
+        2e4,
+        _reversed_pair,
+        rule="common_noise",
+    ),
+    _toy(
         "toy-reference",
         "8 tokens, q reversed, K = 2, the readable walk",
         150.0,

@@ -17,14 +17,15 @@ from fairdraft.stats.verdict import VerdictState
 __all__ = ["MIN_WIDTH", "case_view", "catalogue_view", "expected_word"]
 
 #: below it the names wrap
-MIN_WIDTH = 132
+MIN_WIDTH = 140
 
 
 def expected_word(case: Case) -> str:
     """What must come out, in a word or two."""
-    if case.expected is None:
-        return "no FAIL"
-    return f"{case.expected}, traced" if case.is_traced else str(case.expected)
+    words = ["no FAIL" if case.expected is None else str(case.expected)]
+    words += ["traced"] if case.is_traced else []
+    words += ["text"] if case.keeps_text is False else []
+    return ", ".join(words)
 
 
 def case_view(cases: Sequence[Case]) -> RenderableType:
@@ -57,7 +58,7 @@ def _parts(run: Catalogue) -> Iterator[RenderableType]:
     yield Text(
         f"Planned: tokens after which the verdict must have come. Tokens: those that FAIL took, or "
         f"all that were scored. Chance of a false FAIL {ALPHA:g}, eps {EPS:g}. 'traced': the trace "
-        "of addresses must name it, without statistics.",
+        "of addresses must name it, without statistics. 'text': plain decoding must give another.",
         style="dim",
     )
     yield closing(len(run.outcomes), run.seconds, run.surprises)

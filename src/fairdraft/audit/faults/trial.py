@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from fairdraft.audit.faults.case import ALPHA, DELTA, EPS, Case
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "run_case"]
 
-#: texts of a toy that are traced
+#: texts of a toy that are traced, or compared with plain decoding
 _TRACED_TEXTS = 40
 _LIMIT = -math.log10(ALPHA)
 
@@ -36,6 +36,7 @@ class Outcome:
         log10_e: Most evidence there ever was.
         named: Template or family of the most evidence; None unless the verdict is FAIL.
         num_collisions: Addresses that raced two things; None where the trace was not looked at.
+        num_differing: Texts that plain decoding does not give; None where none were compared.
         num_calls: How often the faulty function ran.
         seconds: How long it took.
     """
@@ -47,6 +48,7 @@ class Outcome:
     log10_e: float
     named: str | None
     num_collisions: int | None
+    num_differing: int | None
     num_calls: int
     seconds: float
 
@@ -60,6 +62,8 @@ class Outcome:
         found = [] if self.named is None else [self.named]
         if self.num_collisions:
             found.append("trace")
+        if self.num_differing:
+            found.append("text")
         return ", ".join(found) or "-"
 
     @property
@@ -77,6 +81,12 @@ class Outcome:
             found.append(f"named '{self.named}' in place of '{case.names[0]}'")
         if case.is_traced is not None and bool(self.num_collisions) != case.is_traced:
             found.append("the trace is silent" if case.is_traced else "the trace names something")
+        if case.keeps_text is not None and bool(self.num_differing) == case.keeps_text:
+            found.append(
+                f"{self.num_differing} texts are not those of plain decoding"
+                if case.keeps_text
+                else "every text is that of plain decoding"
+            )
         if case.fault is not None and not self.num_calls:
             found.append(f"{case.fault.function} never ran")
         return tuple(found)
@@ -105,6 +115,7 @@ def run_case(case: Case, seed: int = 0) -> Outcome:
     with _planted(case, None) as planting:
         impossible_at = _gather(evidence, subject, case)
     num_collisions = None if case.is_traced is None else _count_collisions(case, subject)
+    num_differing = None if case.keeps_text is None else _count_differing(case, subject)
     verdict = evidence.verdict()
     is_failed = verdict.state is VerdictState.FAIL
     return Outcome(
@@ -115,6 +126,7 @@ def run_case(case: Case, seed: int = 0) -> Outcome:
         evidence.sup_log10_e,
         _named(evidence, impossible_at) if is_failed else None,
         num_collisions,
+        num_differing,
         planting.count if planting else 0,
         time.perf_counter() - begin,
     )
@@ -172,3 +184,15 @@ def _count_collisions(case: Case, subject: Subject) -> int:
             assert isinstance(subject, EngineSubject)
             trace = subject.trace_addresses()
     return len(trace.collisions)
+
+
+def _count_differing(case: Case, subject: Subject) -> int:
+    """Compares some texts under the fault with those of plain decoding; deterministic."""
+    from fairdraft.audit.subjects.toy import ToySubject
+
+    assert isinstance(subject, ToySubject)
+    plain = replace(subject, decoding=replace(subject.decoding, num_drafts=0))
+    expected = plain.decode(0, _TRACED_TEXTS).token
+    with _planted(case, None):
+        found = subject.decode(0, _TRACED_TEXTS).token
+    return int((found != expected).any(axis=1).sum())

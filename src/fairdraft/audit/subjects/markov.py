@@ -17,8 +17,8 @@ from fairdraft import ops
 from fairdraft.noise import Trace
 from fairdraft.ops import PLACEHOLDER_TOKEN_ID, Impl
 from fairdraft.ops.sample import Method
-from fairdraft.ops.verify import Rule
-from fairdraft.speculators import Proposal, SharedSampler
+from fairdraft.ops.verify import ExactRule
+from fairdraft.speculators import CommonSampler, Drawn, Guesses, Proposal, SharedSampler
 
 __all__ = ["Decoding", "MarkovPair", "Round", "Rows", "play", "propose", "reference_law", "verify"]
 
@@ -33,7 +33,7 @@ class Decoding:
         top_k, top_p, min_p: Filters of the request; 0, 1 and 0 are off.
         is_greedy: Drafts are the draft's best tokens: point masses.
         forbids: Drafts that the target's table excludes (-inf) are marked as forbidden.
-        rule: Verification rule, "token" or "block".
+        rule: Verification rule; under "common_noise" drafts are guesses, without a law.
         method: Sampler of every token, "race" or "gumbel".
         impl: Implementation of the ops.
     """
@@ -45,7 +45,7 @@ class Decoding:
     min_p: float = 0.0
     is_greedy: bool = False
     forbids: bool = False
-    rule: Rule = "token"
+    rule: ExactRule = "token"
     method: Method = "race"
     impl: Impl = "auto"
 
@@ -210,8 +210,8 @@ def play(pair: MarkovPair, decoding: Decoding, rows: Rows, trace: Trace | None =
 
 def propose(
     pair: MarkovPair, decoding: Decoding, rows: Rows, trace: Trace | None = None
-) -> Proposal:
-    """Draws the drafts of a round through the shared sampler, step by step."""
+) -> Guesses:
+    """Draws the drafts of a round through the sampler of its rule, step by step."""
     count, depth, size = len(rows), decoding.num_drafts, pair.vocab_size
     if not depth:
         return Proposal.empty(count)
@@ -227,7 +227,8 @@ def propose(
         logits = _look_up(pair.draft_table, last[at])
         drawn = sampler.draw(logits, step, chosen, greedy=decoding.is_greedy)
         drafts[at, step - 1] = drawn.token_ids
-        laws[at, step - 1] = drawn.logits
+        if isinstance(drawn, Drawn):
+            laws[at, step - 1] = drawn.logits
         last = drafts[:, step - 1]
     forbidden = (
         _look_up(pair.target_table, _contexts(rows, drafts)[:, :-1]).gather(
@@ -237,13 +238,14 @@ def propose(
         if decoding.forbids
         else None
     )
-    return Proposal(
-        drafts, torch.from_numpy(rows.num_drafts), draft_logits=laws, forbidden=forbidden
-    )
+    given = drafts, torch.from_numpy(rows.num_drafts)
+    if decoding.rule == "common_noise":
+        return Guesses(*given, forbidden=forbidden)
+    return Proposal(*given, draft_logits=laws, forbidden=forbidden)
 
 
 def verify(
-    pair: MarkovPair, decoding: Decoding, rows: Rows, proposal: Proposal, trace: Trace | None = None
+    pair: MarkovPair, decoding: Decoding, rows: Rows, proposal: Guesses, trace: Trace | None = None
 ) -> ops.Verdict:
     """Verifies a round's drafts against the target's rows, filtered along the drafted path."""
     target = _look_up(pair.target_table, _contexts(rows, proposal.token_ids))
@@ -257,21 +259,26 @@ def verify(
             impl=decoding.impl,
         )
         target = kept.view_as(target)
+    given = target, proposal.token_ids, proposal.num_draft_tokens
+    options: dict[str, Any] = {
+        "key": rows.key,
+        "anchor": rows.anchor,
+        "sample": rows.sample,
+        "temperature": decoding.temperature,
+        "forbidden": proposal.forbidden,
+        "method": decoding.method,
+        "impl": decoding.impl,
+        "trace": trace,
+    }
+    if decoding.rule == "common_noise":
+        return ops.verify_chain(*given, draft_logits=None, rule="common_noise", **options)
+    assert isinstance(proposal, Proposal), "the other rules' sampler gives laws"
     return ops.verify_chain(
-        target,
-        proposal.token_ids,
-        proposal.num_draft_tokens,
+        *given,
         draft_logits=proposal.draft_logits,
-        key=rows.key,
-        anchor=rows.anchor,
-        sample=rows.sample,
-        temperature=decoding.temperature,
         point_mass=torch.full((len(rows),), decoding.is_greedy),
-        forbidden=proposal.forbidden,
         rule=decoding.rule,
-        method=decoding.method,
-        impl=decoding.impl,
-        trace=trace,
+        **options,
     )
 
 
@@ -286,9 +293,10 @@ def _look_up(table: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
     return table[last]
 
 
-def _sampler(decoding: Decoding, rows: Rows, trace: Trace | None) -> SharedSampler:
+def _sampler(decoding: Decoding, rows: Rows, trace: Trace | None) -> SharedSampler | CommonSampler:
     count = len(rows)
-    return SharedSampler(
+    new_sampler = CommonSampler if decoding.rule == "common_noise" else SharedSampler
+    return new_sampler(
         key=rows.key,
         sample=rows.sample,
         anchor=rows.anchor,

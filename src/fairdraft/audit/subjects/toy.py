@@ -169,12 +169,14 @@ class ToySubject:
             for name, table in self._tables.items()
         }
         is_tested = columns["drafted"] >= 0
+        # a guess knows more than what was decided before, so no cell may depend on it
+        is_guessed = self.decoding.rule == "common_noise"
         laws["draft"][~is_tested] = np.nan
         return ScoredTokens(
             column=columns["token"],
             target=laws["target"],
             ids=None,
-            draft=laws["draft"] if is_tested.any() else None,
+            draft=laws["draft"] if is_tested.any() and not is_guessed else None,
             text=np.repeat(text, self.length),
             position=np.tile(np.arange(self.length), len(text)),
             slot=columns["slot"],
@@ -182,8 +184,10 @@ class ToySubject:
             drafted=columns["drafted"],
             previous=np.stack([context, columns["second_previous"]], axis=1),
             unfiltered=laws.get("unfiltered"),
-            raw_draft=laws.get("raw_draft"),
-            point_mass=is_tested & (self.decoding.is_greedy or self.decoding.temperature == 0),
+            raw_draft=None if is_guessed else laws.get("raw_draft"),
+            point_mass=is_tested
+            & (self.decoding.is_greedy or self.decoding.temperature == 0)
+            & (not is_guessed),
         )
 
 
