@@ -22,6 +22,8 @@ from matrix_drafts import FORMS, RULES, config_of
 # the tests' definitions are those of the matrix; they are imported from the checkout
 sys.path.insert(0, str(ROOT))
 
+from matrix_faults import PLANTED, PLANTED_COMMON, Planted  # noqa: E402
+
 from fairdraft import LLM, SamplingParams, StructuredOutputsParams  # noqa: E402
 from fairdraft.stats import LawTest, total_variation  # noqa: E402
 from tests.engine.toys import from_probs, letter_tokenizer  # noqa: E402
@@ -53,6 +55,9 @@ SAMPLES, BATCH = 512, 256
 #: seeds of a cell
 SEEDS = 1_000_000
 
+#: the rule whose texts are those of plain decoding, and the q of an engine that drafts nothing
+COMMON, PLAIN = "common_noise", "none"
+
 #: what drafts under a fault: q in full, so that masks forbid drafts, but a bonus has to be reached
 UNDER_FAULT = {"logit_bias": "dense, processed"}
 
@@ -73,16 +78,21 @@ class Cell:
         parameter: Of PARAMETERS.
         rule: Of RULES.
         q: Of FORMS.
-        is_planted: Whether the parameter's fault is in place, so that the test must fail.
+        fault: Name of what is planted, so that the cell must fail; None for nothing.
     """
 
     parameter: str
     rule: str
     q: str
-    is_planted: bool = False
+    fault: str | None = None
+
+    @property
+    def is_planted(self) -> bool:
+        """Whether a fault is in place."""
+        return self.fault is not None
 
     def __str__(self) -> str:
-        kind = "planted fault" if self.is_planted else f"{self.q} q"
+        kind = f"planted {self.fault}" if self.is_planted else f"{self.q} q"
         return f"{self.parameter}, rule {self.rule}, {kind}"
 
 
@@ -96,8 +106,11 @@ class Result:
         tv, floor: Observed TV over the tested groups, and what a right sampler shows.
         log10_p: Of the test; None if a text came that cannot.
         stood: Share of drafts that stood.
+        same_text: Whether the first request's texts are those of plain decoding, under rule
+            `common_noise`; else None.
         fault: Name of what was planted; None for nothing.
-        as_expected: Whether the test passed, or failed where a fault was planted and ran.
+        breaks_law: Whether it must change the law; else the text alone. None for nothing.
+        as_expected: Whether test and text are as they must be, and what was planted ran.
         error: Message of a request that failed, or None.
     """
 
@@ -110,7 +123,9 @@ class Result:
     floor: float
     log10_p: float | None
     stood: float
+    same_text: bool | None
     fault: str | None
+    breaks_law: bool | None
     as_expected: bool
     error: str | None
 
@@ -123,12 +138,26 @@ def left_out() -> dict[str, str]:
 
 
 def cells(parameters: Iterable[str]) -> list[Cell]:
-    """Every rule and q of the parameters, and their faults under the rules of ratios."""
+    """Every rule and q of the parameters, then their faults: by ratio rules, then common noise."""
     names = list(parameters)
     found = [Cell(name, rule, q) for name in names for rule in RULES for q in FORMS]
     for name in names:
+        q, fault = UNDER_FAULT.get(name, "dense"), PLANTED[name].name
+        found += [Cell(name, rule, q, fault) for rule in ("token", "block")]
+    for name in names:
         q = UNDER_FAULT.get(name, "dense")
-        found += [Cell(name, rule, q, is_planted=True) for rule in ("token", "block")]
+        planted = PLANTED_COMMON.get(name, ())
+        found += [Cell(name, COMMON, q, each.fault.name) for each in planted]
+    return found
+
+
+def planted_in(cell: Cell) -> Planted | None:
+    """What a cell plants."""
+    if cell.fault is None:
+        return None
+    if cell.rule != COMMON:
+        return Planted(PLANTED[cell.parameter])
+    (found,) = (p for p in PLANTED_COMMON[cell.parameter] if p.fault.name == cell.fault)
     return found
 
 
@@ -175,22 +204,26 @@ def run_cell(cell: Cell, number: int, effect: float, seed: int) -> dict[str, Any
         effect: TV that the test sees.
         seed: Of the run.
     """
-    from matrix_faults import PLANTED
-
     plan, moved = plan_of(cell.parameter, effect)
-    fault = PLANTED[cell.parameter] if cell.is_planted else None
-    llm = _engine(cell)
-    params = params_of(cell.parameter)
+    planted = planted_in(cell)
+    llm, params = _engine(cell), params_of(cell.parameter)
     first = (seed * SEEDS + number) * SEEDS
     asked = [replace(params, seed=first + i) for i in range(-(-plan.num_trials // SAMPLES))]
-    with nullcontext() if fault is None else fault.planted() as planting:
+    expected = None
+    if cell.rule == COMMON:
+        expected = _whole(_engine(replace(cell, q=PLAIN)).generate([list(PROMPT)], asked[:1]))
+    with nullcontext() if planted is None else planted.fault.planted() as planting:
         outputs = llm.generate([list(PROMPT)] * len(asked), asked)
     verdict = plan.judge(count(_texts(outputs), (V,) * LENGTH))
+    same_text = None if expected is None else _whole(outputs[:1]) == expected
     error = next((output.error for output in outputs if output.error is not None), None)
+    if planted is None or planting is None:
+        is_due = verdict.passed and same_text is not False
+    else:
+        is_due = planting.count > 0 and not same_text and verdict.passed != planted.breaks_law
     metrics = [output.metrics for output in outputs if output.metrics is not None]
     drafts = sum(each.num_draft_tokens for each in metrics)
     stood = sum(each.num_accepted_tokens for each in metrics)
-    is_due = verdict.passed if planting is None else planting.count > 0 and not verdict.passed
     return asdict(
         Result(
             cell.parameter,
@@ -202,7 +235,9 @@ def run_cell(cell: Cell, number: int, effect: float, seed: int) -> dict[str, Any
             round(verdict.distance.floor, 5),
             None if verdict.impossible else round(float(verdict.log_p_value / np.log(10.0)), 3),
             round(stood / drafts, 4),
-            None if fault is None else fault.name,
+            same_text,
+            cell.fault,
+            None if planted is None else planted.breaks_law,
             bool(is_due and error is None),
             error,
         )
@@ -215,10 +250,16 @@ def _engine(cell: Cell) -> LLM:
     target, draft = (from_probs(laws, eos_token_id=END) for laws in (TARGET, table))
     spelled = ("abc", "</s>") if cell.parameter == GRAMMAR else ("abcd", None)
     letters = letter_tokenizer(*spelled)
-    config = config_of(cell.q, cell.rule, draft, table, K)
-    # the draft model has no tokenizer to compare, and its ids are the target's
-    config["check_vocabulary"] = False
+    config = None
+    if cell.q != PLAIN:
+        config = config_of(cell.q, cell.rule, draft, table, K)
+        # the draft model has no tokenizer to compare, and its ids are the target's
+        config["check_vocabulary"] = False
     return LLM(target, tokenizer=letters, speculative_config=config, max_num_seqs=BATCH)
+
+
+def _whole(outputs: list[Any]) -> list[list[int]]:
+    return [sample.token_ids for output in outputs for sample in output.outputs]
 
 
 def _texts(outputs: list[Any]) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""The planted fault of each parameter of the equivalence matrix."""
+"""The planted faults of the equivalence matrix: of each parameter, and of rule `common_noise`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from fairdraft.audit.faults import FAULTS, Fault, Planting
 from tests.law import faults
 
-__all__ = ["PLANTED"]
+__all__ = ["PLANTED", "PLANTED_COMMON", "Planted"]
 
 
 def _on_first_row(original: Any, planting: Planting) -> Any:
@@ -45,6 +45,58 @@ FILTERED_BEFORE = Fault(
     "processor",
 )
 
+
+def _allowed_on_first_row(original: Any, planting: Planting) -> Any:
+    def allow_only(logits: Any, sequence: int, token_ids: Any) -> None:
+        later = logits[sequence, 1:].clone()
+        original(logits, sequence, token_ids)
+        logits[sequence, 1:] = later
+
+    return allow_only
+
+
+def _by_the_drafts_filter(original: Any, planting: Planting) -> Any:
+    """What the sampler keeps of a draft's row is kept of the target's, in place of its filter."""
+
+    def new_sampler(self: Any, rows: Any, *args: Any, **options: Any) -> Any:
+        sampler = original(self, rows, *args, **options)
+        own_law, own_filter = sampler.law, self._filter
+        kept: dict[tuple[int, int], Any] = {}
+
+        def law(logits: Any, step: int, at: np.ndarray, **more: Any) -> Any:
+            found = own_law(logits, step, at, **more)
+            kept.update(((int(b), step - 1), row) for b, row in zip(at, found, strict=True))
+            return found
+
+        def filter_as_drafts(rows: Any, logits: Any) -> Any:
+            # for this round alone
+            del self._filter
+            filtered = own_filter(rows, logits).clone()
+            for (b, r), row in kept.items():
+                filtered[b, r] = logits[b, r].masked_fill(row == -torch.inf, -torch.inf)
+            return filtered
+
+        sampler.law, self._filter = law, filter_as_drafts
+        return sampler
+
+    return new_sampler
+
+
+ALLOWED_ON_FIRST_ROW = Fault(
+    "allowed-on-first-row",
+    "allowed ids mask the first row of a round alone",
+    "fairdraft.ops.processors.allow_only",
+    _allowed_on_first_row,
+    "processor",
+)
+FILTERED_AS_DRAFTS = Fault(
+    "filtered-as-drafts",
+    "the target's pick is made among what the draft's filter keeps",
+    "fairdraft.engine.round.RoundRunner._new_sampler",
+    _by_the_drafts_filter,
+    "processor",
+)
+
 #: by parameter, as in `matrix_cells.PARAMETERS`
 PLANTED: dict[str, Fault] = {
     "repetition_penalty": FAULTS["penalties-once-a-round"],
@@ -61,3 +113,38 @@ PLANTED: dict[str, Fault] = {
     "all together": faults.PROMPT_AS_OUTPUT.fault,
     "structured_outputs": FAULTS["masked-as-absent"],
 }
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault under rule `common_noise`, where a text must be that of plain decoding.
+
+    Attributes:
+        fault: What is planted.
+        breaks_law: Whether the law must fail as well as the text; by proof it stays where the
+            numbers that are taken instead are as good.
+    """
+
+    fault: Fault
+    breaks_law: bool = True
+
+
+#: by parameter: a processor that is not advanced along the drafted path, or an error of the rule.
+#: A grammar has none here: a text that its mask let go astray ends its request with an error
+PLANTED_COMMON: dict[str, tuple[Planted, ...]] = {
+    parameter: (Planted(fault),)
+    for parameter, fault in PLANTED.items()
+    if fault is not FAULTS["masked-as-absent"]
+}
+PLANTED_COMMON["allowed_token_ids"] = (
+    Planted(ALLOWED_ON_FIRST_ROW),
+    Planted(FAULTS["common-drawn-again"]),
+)
+PLANTED_COMMON["presence_penalty"] += (
+    Planted(FAULTS["common-drawn-again"]),
+    Planted(FAULTS["common-one-behind"]),
+    Planted(FAULTS["common-one-ahead"], breaks_law=False),
+    Planted(FAULTS["common-named-as-ratio"], breaks_law=False),
+    Planted(FAULTS["common-from-draft"], breaks_law=False),
+)
+PLANTED_COMMON["top_k, after penalties"] += (Planted(FILTERED_AS_DRAFTS),)

@@ -1,4 +1,4 @@
-"""Writes the engine's table of `docs/processors.md` from `results/matrix.json`.
+"""Writes the engine's tables of `docs/processors.md` from `results/matrix.json`.
 
     python bench/matrix.py --record --effect 0.1
     python bench/matrix_page.py
@@ -13,26 +13,32 @@ from typing import Any
 
 from blocks import fill, markdown_table
 from conditions import ROOT, describe
+from matrix_cells import COMMON
+from matrix_faults import PLANTED_COMMON
 
 PAGE = ROOT / "docs" / "processors.md"
 RECORDED = ROOT / "bench" / "results" / "matrix.json"
 
 
 def main() -> None:
-    """Fills in both blocks of the page."""
+    """Fills in the blocks of the page."""
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def filled(page: str) -> str:
     """The page with each block written anew from the results."""
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
-    blocks = {"engine-matrix": table(recorded), "engine-conditions": summary(recorded)}
+    blocks = {
+        "engine-matrix": table(recorded),
+        "engine-common-faults": common_table(recorded),
+        "engine-conditions": summary(recorded),
+    }
     return fill(page, blocks, PAGE.name)
 
 
 def table(recorded: dict[str, Any]) -> str:
     """A line a parameter, a column a rule, and the fault that must fail."""
-    cells, faults = recorded["cells"], recorded["faults"]
+    cells, faults = recorded["cells"], _by_ratio(recorded)
     rules = list(dict.fromkeys(cell["rule"] for cell in cells))
     columns = ["parameter", *(f"`{rule}`" for rule in rules), "moves the law by", "planted fault"]
     lines = []
@@ -44,19 +50,62 @@ def table(recorded: dict[str, Any]) -> str:
     return markdown_table(columns, lines, are_numbers=False)
 
 
+def common_table(recorded: dict[str, Any]) -> str:
+    """A line a fault under rule `common_noise`, with what said so."""
+    planted = {p.fault.name: p.fault for each in PLANTED_COMMON.values() for p in each}
+    columns = ("fault", "what is wrong", "planted with", "the law", "the text")
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for cell in recorded["faults"]:
+        if cell["rule"] == COMMON:
+            lines.setdefault(cell["fault"], []).append(cell)
+    return markdown_table(
+        columns,
+        [
+            (
+                f"`{name}`",
+                planted[name].title,
+                ", ".join(cell["parameter"] for cell in cells),
+                _law(cells),
+                "passes" if any(cell["same_text"] for cell in cells) else "fails",
+            )
+            for name, cells in lines.items()
+        ],
+        are_numbers=False,
+    )
+
+
 def summary(recorded: dict[str, Any]) -> str:
     """How large the run was, and where."""
     cells, faults = recorded["cells"], recorded["faults"]
     texts = [cell["num_trials"] for cell in cells]
     left_out = "".join(f" Left out: {n}, {why}." for n, why in recorded["left_out"].items())
+    runs = "; ".join(
+        f"{run['num_cells']} cells in {run['seconds']:.0f} s in {run['jobs']} processes on "
+        f"{describe(run['conditions'])}"
+        for run in recorded["runs"]
+    )
+    later = " (a later run took the place of some)" if len(recorded["runs"]) > 1 else ""
     return (
         f"Effect {recorded['effect']:g}, false alarm {recorded['false_alarm']:g} a cell and "
         f"{len(cells) * recorded['false_alarm']:.2g} for all {len(cells)}, miss "
         f"{recorded['miss']:g}; {min(texts):,} to {max(texts):,} texts a cell, "
         f"{recorded['texts']:,} in all; {len(faults)} planted faults, for an effect of "
-        f"{recorded['fault_effect']:g}; seed {recorded['seed']}; {recorded['seconds']:.0f} s in "
-        f"{recorded['jobs']} processes on {describe(recorded['conditions'])}.{left_out}\n"
+        f"{recorded['fault_effect']:g}; seed {recorded['seed']}; {runs}{later}.{left_out}\n"
     )
+
+
+def _by_ratio(recorded: dict[str, Any]) -> list[dict[str, Any]]:
+    return [cell for cell in recorded["faults"] if cell["rule"] != COMMON]
+
+
+def _law(cells: list[dict[str, Any]]) -> str:
+    """What the test of the law said, and the TV that it saw."""
+    if not all(cell["as_expected"] for cell in cells):
+        return "NOT AS EXPECTED"
+    if not cells[0]["breaks_law"]:
+        return f"passes, as it must: TV {cells[0]['tv']:.2f}, floor {cells[0]['floor']:.2f}"
+    seen = " and ".join(f"{cell['tv']:.2f}" for cell in cells)
+    return f"fails, TV {seen}"
 
 
 def _tested(cells: list[dict[str, Any]]) -> str:
