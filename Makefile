@@ -53,11 +53,7 @@ gpu-audit:
 	PYTHONPATH=src $(PYTHON) bench/gpu_audit.py $(RUN_ARGS)
 
 nightly: $(VENV)/.installed
-	$(BIN)/python bench/audit_error_rates.py
-	$(BIN)/fairdraft audit faults
-	$(BIN)/python bench/same_text.py
-	$(BIN)/python bench/matrix.py
-	$(BIN)/fairdraft audit kernels
+	$(BIN)/python bench/nightly.py $(RUN_ARGS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
