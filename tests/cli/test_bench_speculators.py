@@ -42,6 +42,8 @@ def test_table_has_a_line_for_each_cell(cli: Cli) -> None:
         "plain",
         "ngram",
     ]
+    # of two prompts
+    assert result.out.count("(interval: at least 4 prompts)") == 1
 
 
 @pytest.mark.parametrize(

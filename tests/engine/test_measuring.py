@@ -10,6 +10,7 @@ import pytest
 from fairdraft import pocket
 from fairdraft.engine.choice.candidates import most_drafts
 from fairdraft.engine.measuring import (
+    MIN_PROMPTS,
     Candidate,
     RequestFailed,
     available,
@@ -53,7 +54,7 @@ def test_cells_hold_what_the_engine_counted(target: CausalLM) -> None:
     assert list(cells)[:3] == [("plain", 0.0), ("custom", 0.0), ("ngram", 0.0)]
     right = cells["custom", 0.0]
     assert (right.rounds, right.tokens, right.acceptance_length) == (8, 32, 4.0)
-    assert right.interval == (4.0, 4.0) and right.by_draft == [1.0, 1.0, 1.0]
+    assert right.interval is None and right.by_draft == [1.0, 1.0, 1.0]
     assert right.num_drafts == 3 and right.parameters == 0
     plain = cells["plain", 0.0]
     assert (plain.rounds, plain.num_drafts, plain.over_plain.median) == (32, 0, 1.0)
@@ -61,6 +62,22 @@ def test_cells_hold_what_the_engine_counted(target: CausalLM) -> None:
     assert seen == [(i + 1, 30) for i in range(30)]
     assert found.refused == {}
     assert found.as_dict()["cells"][1]["tokens_per_second"].keys() == {"median", "p25", "p75"}
+
+
+def test_an_interval_takes_four_prompts_and_is_never_empty(target: CausalLM) -> None:
+    """Always right drafts: four prompts that are all alike do not make it certain."""
+    options: dict[str, Any] = {"num_drafts": 3, "num_tokens": 8, "temperatures": (0.0,)}
+    asked = named([custom(counting)])
+    for count in (3, MIN_PROMPTS):
+        prompts = [[i] for i in range(count)]
+        found = measure_speculators(target, asked, prompts=prompts, samples=2 * count, **options)
+        plain, right = found.cells
+        assert right.acceptance_length == 4.0 and plain.acceptance_length == 1.0
+        if count < MIN_PROMPTS:
+            assert right.interval is plain.interval is None
+        else:
+            assert right.interval == pytest.approx((4 - 3 * (1 - 0.05**0.25), 4.0))
+            assert plain.interval == (1.0, 1.0)
 
 
 def test_what_cannot_be_used_is_said_or_refused(target: CausalLM) -> None:

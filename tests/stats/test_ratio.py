@@ -36,10 +36,43 @@ def test_interval_holds_the_ratio_as_often_as_it_says() -> None:
     assert missed < limit < doubled
 
 
+@pytest.mark.parametrize("chance", [0.01, 0.6, 0.97], ids=["rarely", "usually", "nearly-always"])
+def test_few_short_texts_hold_the_ratio_as_often(chance: float) -> None:
+    """4 texts of 32 tokens, K = 4, as the engine counts them; at most 10% of 1,000 may miss.
+
+    Planted: the same without bounds, where texts that are all alike are taken at their word.
+    """
+    generator = np.random.default_rng(3)
+    stood = (generator.random((20_000, 32, 4)) < chance).cumprod(2).sum(2) + 1
+    rounds = 1 + (stood.cumsum(1) < 32).sum(1)
+    truth = 32 / rounds.mean()
+    missed = alike = 0
+    for group in rounds[:4_000].reshape(1_000, 4):
+        found = ratio_interval([32] * 4, group.tolist(), bounds=(1, 5))
+        assert found is not None and 1 <= found[0] < found[1] <= 5
+        missed += not found[0] <= truth <= found[1]
+        alike += ratio_interval([32] * 4, group.tolist()) is None
+    assert missed <= 100
+    assert alike > 50 or chance == 0.6
+
+
+def test_groups_that_are_all_alike_leave_room_for_others() -> None:
+    """4 groups: with chance .05 a share of 1 - .05^(1/4) = .527 that differs is not seen."""
+    found = ratio_interval([8] * 4, [4] * 4, bounds=(1, 5))
+    unseen = 1 - 0.05**0.25
+    assert found == pytest.approx((2 - unseen, 2 + 3 * unseen))
+    assert ratio_interval([5] * 4, [1] * 4, bounds=(1, 5)) == pytest.approx((5 - 4 * unseen, 5))
+    # nothing can differ
+    assert ratio_interval([3] * 4, [3] * 4, bounds=(1, 1)) == (1, 1)
+    assert ratio_interval([1, 12], [1, 3], bounds=(1, 4)) == (1, 4)
+
+
 def test_one_group_has_no_interval_and_nonsense_is_refused() -> None:
     assert ratio_interval([3], [2]) is None
-    assert ratio_interval([4, 6], [2, 3]) == (2.0, 2.0)
+    assert ratio_interval([4, 6], [2, 3]) is None
     with pytest.raises(ValueError, match="of sum 0"):
         ratio_interval([1], [0])
+    with pytest.raises(ValueError, match=r"the ratio 6 is not within bounds = \(1, 5\)"):
+        ratio_interval([6, 6], [1, 1], bounds=(1, 5))
     with pytest.raises(ValueError, match="num_degrees"):
         student_quantile(0)

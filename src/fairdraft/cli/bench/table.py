@@ -9,6 +9,8 @@ from rich.box import ROUNDED
 from rich.console import Console
 from rich.table import Table
 
+from fairdraft.engine.measuring import MIN_PROMPTS
+
 #: width where there is no terminal to ask
 WIDTH = 200
 FIGURES = (
@@ -31,8 +33,9 @@ def show_table(found: dict[str, Any]) -> None:
     )
     console.print(speculator_table(found))
     console.print(
-        "tokens a round: interval at 95% over prompts; tokens/s, ratio and ms a round: medians, "
-        "quartiles of the speed; verify: target and verification, prompts apart",
+        f"tokens a round: interval at 95% over prompts, of which it takes {MIN_PROMPTS}; tokens/s, "
+        "ratio and ms a round: medians, quartiles of the speed; verify: target and verification, "
+        "prompts apart",
         style="dim",
         soft_wrap=True,
     )
@@ -57,10 +60,12 @@ def speculator_table(found: dict[str, Any]) -> Table:
 
 
 def length_text(cell: dict[str, Any]) -> str:
-    """A cell's acceptance length with its interval."""
+    """A cell's acceptance length with its interval, or what an interval takes."""
     text = f"{cell['acceptance_length']:.2f}"
-    if cell["interval"] is None or not cell["num_drafts"]:
+    if not cell["num_drafts"]:
         return text
+    if cell["interval"] is None:
+        return f"{text} (interval: at least {MIN_PROMPTS} prompts)"
     low, high = cell["interval"]
     return f"{text} [{low:.2f}, {high:.2f}]"
 

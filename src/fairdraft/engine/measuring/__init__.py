@@ -3,6 +3,7 @@
 from fairdraft.engine.choice.candidates import Candidate, available, named
 from fairdraft.engine.choice.prompts import PROMPTS
 from fairdraft.engine.measuring.speculators import (
+    MIN_PROMPTS,
     Cell,
     Measurement,
     RequestFailed,
@@ -11,6 +12,7 @@ from fairdraft.engine.measuring.speculators import (
 from fairdraft.engine.measuring.timing import Spread
 
 __all__ = [
+    "MIN_PROMPTS",
     "PROMPTS",
     "Candidate",
     "Cell",

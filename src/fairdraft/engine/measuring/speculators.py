@@ -21,6 +21,8 @@ from fairdraft.ops.arithmetic import GREEDY_TEMPERATURE
 from fairdraft.stats import ratio_interval
 
 PLAIN = "plain"
+#: fewest prompts that an interval is given for: of two or three it says next to nothing
+MIN_PROMPTS = 4
 
 #: samples done, samples in all, seconds so far
 OnSample = Callable[[int, int, float], None]
@@ -42,7 +44,7 @@ class Cell:
         rounds: Verified rounds, over all samples.
         tokens: Emitted tokens.
         acceptance_length: Tokens a round, the one after the drafts included.
-        interval: Of it at 95%, over prompts; None of a single prompt.
+        interval: Of it at 95%, over prompts; None of fewer than MIN_PROMPTS.
         by_draft: Of the drafts verified at each place, the share that stood.
         tokens_per_second: Of a request, its prompt included.
         over_plain: Ratio to plain decoding of the same prompt in the same turn.
@@ -229,14 +231,15 @@ def _cell(key: tuple[str, float], llm: LLM, runs: _Runs, plain: _Runs, num_promp
     tokens = sum(m.num_emitted_tokens for m in metrics)
     # the greedy texts of one prompt are equal, so prompts vary and samples need not
     groups = [metrics[first::num_prompts] for first in range(min(num_prompts, len(metrics)))]
-    interval = ratio_interval(
-        [sum(m.num_emitted_tokens for m in group) for group in groups],
-        [sum(m.rounds for m in group) for group in groups],
-    )
     num_drafts = 0 if llm.config is None else llm.config.num_speculative_tokens
-    if interval is not None:
-        # a round emits 1 to K + 1 tokens, so the mean is in there whatever few prompts say
-        interval = max(interval[0], 1.0), min(interval[1], num_drafts + 1.0)
+    interval = None
+    if len(groups) >= MIN_PROMPTS:
+        interval = ratio_interval(
+            [sum(m.num_emitted_tokens for m in group) for group in groups],
+            [sum(m.rounds for m in group) for group in groups],
+            # a round emits 1 to K + 1 tokens
+            bounds=(1.0, num_drafts + 1.0),
+        )
     accepted = _sums([m.accepted_per_position for m in metrics])
     drafted = _sums([m.drafted_per_position for m in metrics])
     draft = [m.draft_seconds for m in metrics]
