@@ -88,9 +88,11 @@ def test_sparse_equals_dense_with_the_rest_masked() -> None:
 
 
 @rules
+@pytest.mark.parametrize("kind", ["dense", "mixed"])
 @pytest.mark.parametrize("impl", IMPLS)
-def test_rows_of_a_batch_do_not_touch_each_other(impl: Impl, rule: Rule) -> None:
-    call = random_call(12, 3, 70, "dense", seed=2)
+def test_rows_of_a_batch_do_not_touch_each_other(impl: Impl, kind: str, rule: Rule) -> None:
+    """Ragged, greedy, forbidden, foreign and broken rows, and point masses among sampled drafts."""
+    call = random_call(12, 3, 70, kind, seed=2)
     whole = ops.verify_chain(**call, rule=rule, impl=impl)
     order = np.random.default_rng(0).permutation(12)
     moved: dict[str, Any] = {name: value[order] for name, value in call.items()}
