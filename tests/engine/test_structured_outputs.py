@@ -18,6 +18,8 @@ from fairdraft.engine.processing.grammar import GrammarState
 from fairdraft.ops.verify import Rule
 from tests.engine.toys import from_probs, ids, letter_tokenizer, table_model
 from tests.law.enumeration import EXACT, Experiment, deterministic, error_of, weights_of
+from tests.law.faults import FORBIDDEN_AS_ABSENT
+from tests.law.judging import Check, assert_law, plan_for, refused
 from tests.law.processed import STARTS, Pipeline, raw_tables
 from tests.law.tables import BASE_TWO, History, softmax
 
@@ -154,6 +156,39 @@ def test_the_law_is_that_of_plain_decoding(
     assert not pipeline.broken
     for weights in found:
         assert error_of(weights, tables) < EXACT
+
+
+def test_a_draft_that_the_grammar_forbids_is_replaced_from_the_residual(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """First token through the engine, p .5, .5 on what is allowed and q .4, .1, .25, .25.
+
+    Planted: the draft is dropped and its row sampled from p, so that .65 comes where .5 is right;
+    the test is planned against that law.
+    """
+    right, faulty = np.array([0.5, 0.5, 0, 0]), np.array([0.65, 0.35, 0, 0])
+    plan = plan_for(right, faulty=faulty)
+    target, draft = (
+        from_probs([*probs, 0], eos_token_id=4)
+        for probs in ([0.3, 0.3, 0.2, 0.2], [0.4, 0.1, 0.25, 0.25])
+    )
+    config = {"model": draft, "num_speculative_tokens": 2, "check_vocabulary": False}
+    letters = letter_tokenizer("abcd")
+    llm = LLM(target, tokenizer=letters, speculative_config=config, max_num_seqs=256)
+    params = SamplingParams(
+        seed=1, n=plan.num_trials, max_tokens=2, structured_outputs=structured(regex="[ab]{2}")
+    )
+
+    def drawn() -> np.ndarray:
+        [output] = llm.generate([[0]], params)
+        assert output.error is None
+        return np.bincount([s.token_ids[0] for s in output.outputs], minlength=4)
+
+    assert_law([Check("token 0", plan, drawn())])
+    planting = FORBIDDEN_AS_ABSENT.plant(monkeypatch)
+    counts = drawn()
+    assert planting.count > 0 and refused([Check("token 0", plan, counts)])
+    assert counts[0] / counts.sum() == pytest.approx(0.65, abs=0.06)
 
 
 def test_a_grammar_that_forbids_everything_ends_its_request() -> None:
