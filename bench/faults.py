@@ -154,12 +154,12 @@ def filled(page: str) -> str:
     planted = [row for row in recorded["rows"] if row["function"] is not None]
     clean = [row for row in recorded["rows"] if row["function"] is None]
     commits = Counter(row["commit"] for row in recorded["rows"])
-    at = ", ".join(f"{count} of them at commit {commit}" for commit, count in commits.items())
-    whole = f"{len(recorded['rows'])} rows recorded, {at}, in {recorded['seconds']:.0f} s"
+    at = ", ".join(f"{count} at commit {commit}" for commit, count in commits.items())
+    whole = f"{len(recorded['rows'])} rows recorded, {at}"
     columns = ("fault", "what is wrong", "function", "setup", "planned", "pilots", "FAIL after")
     blocks = {
         "conditions": f"{describe(pilots['conditions'])}; seeds of the pilots {pilots['seeds']}, "
-        f"seed of the recorded run {recorded['seed']}; {whole} of all processes together.\n",
+        f"seed of the recorded run {recorded['seed']}; {whole}.\n",
         "planted": _words((*columns, "named by"), (_planted(row, pilots) for row in planted)),
         "clean": _words(("setup", "what it is", "tokens", "verdict", "e"), map(_clean, clean)),
     }

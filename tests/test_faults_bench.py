@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from fairdraft.audit.faults import find_cases
+from fairdraft.audit.faults import CASES, find_cases
+from fairdraft.stats.verdict import VerdictState
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 ROWS = ["constant-position", "common-one-behind"]
@@ -26,6 +27,20 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def run(bench: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["faults", "--jobs", "1", *arguments])
     return bench.main()
+
+
+def test_page_holds_the_recorded_run(bench: ModuleType) -> None:
+    text = bench.PAGE.read_text(encoding="utf-8")
+    assert bench.filled(text) == text, "run python bench/faults.py"
+    recorded = json.loads(bench.RECORDED.read_text(encoding="utf-8"))
+    assert recorded["exit_code"] == 0 and recorded["surprises"] == []
+    assert [row["name"] for row in recorded["rows"]] == [case.name for case in CASES]
+    planned = {case.name: case.num_tokens for case in CASES}
+    assert all(row["planned_tokens"] == planned[row["name"]] for row in recorded["rows"])
+    pilots = json.loads(bench.PILOTS.read_text(encoding="utf-8"))["tokens_to_fail"]
+    due = [c.name for c in CASES if c.fault is not None and c.expected is VerdictState.FAIL]
+    assert list(pilots) == due
+    assert all(max(tokens) <= planned[name] for name, tokens in pilots.items())
 
 
 def test_a_run_that_was_broken_off_goes_on(
