@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from conditions import conditions
+from grammar_case import KIND, GrammarRound
 from processor_cases import KINDS, Shape, plan_of, text_of
 from report import CheckError, refuse
 from timing import interleave, seconds_per_call, spread
@@ -30,6 +33,18 @@ def timed(kind: str, shape: Shape) -> Callable[[int], float]:
 
     def call(number: int) -> None:
         process(logits, text.paths(shape), [plan] * shape.batch, [None] * shape.batch)
+
+    return lambda number: 1e3 * seconds_per_call(call, 3)
+
+
+def timed_grammar(shape: Shape) -> Callable[[int], float]:
+    """Milliseconds of one call of the pipeline under a grammar."""
+    own, logits = GrammarRound(shape), torch.randn(shape.logits)
+    if process(logits, own.paths(), own.plans, own.grammars):
+        raise AssertionError("the text is none of the grammar's")
+
+    def call(number: int) -> None:
+        process(logits, own.paths(), own.plans, own.grammars)
 
     return lambda number: 1e3 * seconds_per_call(call, 3)
 
@@ -59,6 +74,10 @@ def on_host(is_quick: bool) -> dict[str, Any]:
     results = []
     for shape in shapes:
         subjects = {kind: timed(kind, shape) for kind in KINDS}
+        if find_spec("llguidance") is None:
+            print(f"left out: {KIND}, llguidance is not installed", file=sys.stderr)
+        else:
+            subjects[KIND] = timed_grammar(shape)
         subjects["copy of the rows"] = copied(shape)
         for kind, samples in interleave(subjects, 3 if is_quick else 15).items():
             found = spread(samples)

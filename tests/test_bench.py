@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from fairdraft.engine.processing.order import process
 from fairdraft.ops.verify import ChainInputs, ChainOutputs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -109,3 +111,20 @@ def test_rules_are_measured_on_the_same_rounds(monkeypatch: pytest.MonkeyPatch) 
             share <= most + 1e-9
             for share, most in zip(block["theory"][0], block["bound"], strict=True)
         )
+
+
+def test_a_grammar_of_the_benchmark_masks_rows_of_texts_that_it_matches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Within a JSON string: control characters are out, letters and numbers are in."""
+    pytest.importorskip("llguidance", reason="the extra `grammar` is not installed")
+    monkeypatch.syspath_prepend(str(BENCH))
+    case, cases = (
+        importlib.import_module("grammar_case"),
+        importlib.import_module("processor_cases"),
+    )
+    shape = cases.Shape(2, 3, 40, 1_000)
+    own, logits = case.GrammarRound(shape), torch.zeros(shape.logits)
+    assert process(logits, own.paths(), own.plans, own.grammars) == {}
+    is_masked = logits == -torch.inf
+    assert (is_masked.sum(-1) > 30).all() and not is_masked[..., 300:900].any()
