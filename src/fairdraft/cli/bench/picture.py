@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ def _draw_times(axis: Any, cells: list[dict[str, Any]]) -> None:
 
 def _lengths(cells: list[dict[str, Any]]) -> list[list[float]]:
     middle = [cell["acceptance_length"] for cell in cells]
-    ends = [cell["interval"] or (m, m) for cell, m in zip(cells, middle, strict=True)]
+    # no whisker where there is no interval: one of length 0 would say that it is certain
+    ends = [cell["interval"] or (math.nan, math.nan) for cell in cells]
     return [
         [m - low for m, (low, _) in zip(middle, ends, strict=True)],
         [high - m for m, (_, high) in zip(middle, ends, strict=True)],
