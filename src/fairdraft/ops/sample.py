@@ -170,20 +170,45 @@ def sample(
     if not filters.is_off:
         values = filtered(values, filter_params(count, temperature, *filters), backend)
     stats = _empty_stats(count, values.shape[1]) if return_stats else None
-    if backend == "cpu":
-        from fairdraft.ops.cpu.sample import sample_cpu as implementation
-    else:
-        implementation = sample_reference
-    token_ids, margin, error = implementation(values, scales, address, method, stats)
-    if trace is not None:
-        drawn = np.flatnonzero((scales > 0) & (error == RowError.NONE))
-        trace.record(address[drawn], [digest(values[b], scales[b]) for b in drawn])
+    token_ids, margin, error = sample_rows(
+        values, scales, address, backend, method=method, stats=stats, trace=trace
+    )
     return Sampled(
         torch.from_numpy(token_ids),
         torch.from_numpy(margin),
         torch.from_numpy(error),
         None if stats is None else TileStats(*(torch.from_numpy(part) for part in stats)),
     )
+
+
+def sample_rows(
+    values: np.ndarray,
+    scales: np.ndarray,
+    address: Address,
+    backend: Literal["reference", "cpu"],
+    *,
+    method: Method = "race",
+    stats: Stats | None = None,
+    trace: Trace | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`sample` on the host, of arguments that were checked: token_ids, margin and error.
+
+    Args:
+        values: From `rows.as_rows` [B, V].
+        scales: From `rows.temperature_scales` [B].
+        address: B addresses.
+        backend: What `resolve_impl` names.
+        stats: Filled in.
+    """
+    if backend == "cpu":
+        from fairdraft.ops.cpu.sample import sample_cpu as implementation
+    else:
+        implementation = sample_reference
+    drawn = implementation(values, scales, address, method, stats)
+    if trace is not None:
+        raced = np.flatnonzero((scales > 0) & (drawn[2] == RowError.NONE))
+        trace.record(address[raced], [digest(values[b], scales[b]) for b in raced])
+    return drawn
 
 
 def _record(

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,9 @@ from torch import Tensor
 from fairdraft import noise, ops
 from fairdraft.noise import Stream, Trace
 from fairdraft.ops import Impl
-from fairdraft.ops.sample import Method
+from fairdraft.ops.dispatch import resolve_impl
+from fairdraft.ops.rows import as_rows, temperature_scales
+from fairdraft.ops.sample import Method, check_method, sample_rows
 
 if TYPE_CHECKING:
     from fairdraft.ops.triton.workspace import Workspace
@@ -111,13 +113,11 @@ class RoundSampler(ABC):
     ) -> Drawn:
         count = len(self.anchor)
         first = (step - 1) * count
-        if len(rows) == count:
-            at, temperature = self._addresses[first : first + count], self.temperature
-        else:
-            at, temperature = self._addresses[first + rows], self.temperature[rows]
+        is_whole = len(rows) == count
+        at = self._addresses[slice(first, first + count) if is_whole else first + rows]
         if not is_law:
             logits = self.law(logits, step, rows, greedy=greedy)
-        drawn = self._sample(logits, at, 0.0 if greedy else temperature, trace)
+        drawn = self._sample(logits, at, rows, greedy, trace)
         if self.process is not None:
             self._drawn[rows, step - 1] = drawn.token_ids.numpy()
         return drawn
@@ -126,19 +126,40 @@ class RoundSampler(ABC):
         self,
         logits: Tensor,
         at: noise.Address,
-        temperature: float | np.ndarray,
+        rows: np.ndarray,
+        greedy: bool,
         trace: Trace | None,
     ) -> Drawn:
-        drawn = ops.sample(
-            logits,
-            at,
-            temperature=temperature,
-            method=self.method,
-            impl=self.impl,
-            trace=trace,
-            workspace=self.workspace,
+        """Draws from a law for each of `rows`, at an address for each."""
+        if self._backend is None:
+            drawn = ops.sample(
+                logits,
+                at,
+                temperature=0.0 if greedy else self.temperature[rows],
+                method=self.method,
+                impl=self.impl,
+                trace=trace,
+                workspace=self.workspace,
+            )
+            return Drawn(drawn.token_ids.cpu(), drawn.error.cpu(), logits)
+        scales = np.zeros(len(rows), np.float32) if greedy else self._scales[rows]
+        values = as_rows("logits", logits, dims=2)
+        token_ids, _, error = sample_rows(
+            values, scales, at, self._backend, method=self.method, trace=trace
         )
-        return Drawn(drawn.token_ids.cpu(), drawn.error.cpu(), logits)
+        return Drawn(torch.from_numpy(token_ids), torch.from_numpy(error), logits)
+
+    # what no draw changes is found and checked once a round
+    @cached_property
+    def _backend(self) -> Literal["reference", "cpu"] | None:
+        """What draws on the host; None where kernels do."""
+        check_method(self.method)
+        backend = resolve_impl(self.impl, self.device)
+        return None if backend == "triton" else backend
+
+    @cached_property
+    def _scales(self) -> np.ndarray:
+        return temperature_scales("temperature", self.temperature, len(self.anchor))
 
     @cached_property
     def _has_filter(self) -> bool:
@@ -229,7 +250,7 @@ class SharedSampler(RoundSampler):
             DRAFT at position anchor + depth - 1, anchor, the node's own number.
         """
         at = self._addresses[(nodes - 1) * len(self.anchor) + rows]
-        return self._sample(laws, at, 0.0 if greedy else self.temperature[rows], self.trace)
+        return self._sample(laws, at, rows, greedy, self.trace)
 
     def _named(self, steps: np.ndarray) -> noise.Address:
         depths = steps if self.depths is None else self.depths[steps]
