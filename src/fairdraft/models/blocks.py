@@ -56,6 +56,7 @@ class BlockPlaces:
     ) -> None:
         self._max_length = max_length
         self._kinds = kinds
+        self._is_full = [kind.name for kind in kinds.values()] == ["full"]
         self._dtype, self._device = dtype, device
         self._positions = torch.arange(max_length, device=device)[None]
         self._aligned = AlignedMasks(max_length, dtype, device)
@@ -83,9 +84,9 @@ class BlockPlaces:
         """
         first, last, limit = min(starts), max(starts), self._max_length
         if tree is None and first == last and first + width <= limit:
-            positions = self._positions[:, first : first + width]
+            positions = self._positions.narrow(1, first, width)
             slots = positions if len(starts) == 1 else positions.expand(len(starts), -1)
-            length = cache.begin(slots, first_row, first + width)
+            length = cache.begin(slots, first_row, first + width, first)
             return positions, self._masks_from(positions, first, length)
         slots = torch.tensor(starts)[:, None] + torch.arange(width)
         positions = slots
@@ -109,6 +110,8 @@ class BlockPlaces:
 
     def _masks_from(self, positions: Tensor, first: int, length: int) -> Any:
         """Masks of rows that all begin at one position."""
+        if self._is_full:
+            return self._aligned.get(first, positions.shape[1], length)
         aligned = None
         masks = {}
         for layer_type, kind in self._kinds.items():

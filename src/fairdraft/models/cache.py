@@ -55,6 +55,8 @@ class RaggedCache(Cache):
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
         self._slots = torch.zeros(0, 0, dtype=torch.int64)
+        #: slot of every row's first token, where all rows have one; None where they have not
+        self.first_slot: int | None = None
         self._index: dict[int, Tensor] = {}
         self._first_row = 0
         self._read_length = 0
@@ -75,7 +77,9 @@ class RaggedCache(Cache):
         rounded = -(-length // _LENGTH_STEP) * _LENGTH_STEP
         return min(rounded, self.max_length + 1)
 
-    def begin(self, slots: Tensor, first_row: int, read_length: int) -> int:
+    def begin(
+        self, slots: Tensor, first_row: int, read_length: int, first_slot: int | None = None
+    ) -> int:
         """Prepares the forward whose layers will call `update`.
 
         Args:
@@ -83,6 +87,7 @@ class RaggedCache(Cache):
                 padding past the context.
             first_row: Row of the cache that holds the first row of the batch.
             read_length: Slots that the queries need, at most `max_length`.
+            first_slot: What every row of `slots` counts up from, if that is so.
 
         Returns:
             Number of slots L that the attention will see: `read_length`, rounded up.
@@ -90,7 +95,7 @@ class RaggedCache(Cache):
         assert 0 < read_length <= self.max_length
         highest = read_length + 1 if read_length == self.max_length else read_length
         self.reserve(first_row + slots.shape[0], highest)
-        self._slots = slots
+        self._slots, self.first_slot = slots, first_slot
         self._index = {}
         self._first_row = first_row
         self._read_length = min(self._round(read_length), self.length, self.max_length)
@@ -163,6 +168,11 @@ class RaggedCache(Cache):
             tensor = states.new_zeros(self.num_rows, num_heads, self.length, head_dim)
             store[layer_idx] = tensor
             self.num_moves += 1
+        if self.first_slot is not None:
+            num_rows, _, num_queries, _ = states.shape
+            rows = slice(self._first_row, self._first_row + num_rows)
+            tensor[rows, :, self.first_slot : self.first_slot + num_queries] = states
+            return tensor
         tensor.view(-1, head_dim).index_copy_(
             0, self._flat_index(num_heads), states.reshape(-1, head_dim)
         )

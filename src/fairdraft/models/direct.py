@@ -130,7 +130,7 @@ class DirectLlama:
         """
         if self._is_stale():
             self._build()
-        angles = self._rotations(positions, cache.get_seq_length())
+        angles = self._rotations(positions, cache)
         hidden = functional.embedding(token_ids, self._model.model.embed_tokens.weight)
         states = [hidden]
         for index, layer in enumerate(self._layers):
@@ -175,14 +175,20 @@ class DirectLlama:
         return hidden + layer.down(self._act(gate) * up)
 
     # cos and signed sin of every position so far: x cos + roll(x) sin rotates the two halves
-    def _rotations(self, positions: Tensor, needed: int) -> tuple[Tensor, Tensor]:
+    def _rotations(self, positions: Tensor, cache: RaggedCache) -> tuple[Tensor, Tensor]:
+        needed, first = cache.get_seq_length(), cache.first_slot
         if needed > len(self._angles):
             size = min(max(needed, 2 * len(self._angles), 256), self._max_model_len)
             rotary: Any = self._model.model.rotary_emb
             cos, sin = rotary(self._norm, torch.arange(size)[None])
             sin[..., : self._head_dim // 2].neg_()
             self._angles = torch.stack([cos[0], sin[0]], 1)
-        cos, sin = self._angles[positions][:, :, None].unbind(3)
+        if first is None:
+            angles = self._angles[positions][:, :, None]
+        else:
+            # slots are positions
+            angles = self._angles[None, first : first + positions.shape[1], None]
+        cos, sin = angles.unbind(3)
         return cos, sin
 
 

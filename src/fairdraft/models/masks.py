@@ -122,9 +122,10 @@ class AlignedMasks:
         self._lowest = torch.finfo(dtype).min
         # fused attention on accelerators reads whole vectors, and a window may begin anywhere
         is_worth_it = device.type == "cpu" and max_length <= self._MAX_LENGTH
-        rows = self._ROWS if is_worth_it else 0
+        self._num_rows = rows = self._ROWS if is_worth_it else 0
         table = torch.full((1, 1, rows, 2 * max_length), self._lowest, dtype=dtype, device=device)
         self._table = table.triu_(max_length) if rows else table
+        self._strides = table.stride()
 
     def get(self, start: int, width: int, length: int) -> Tensor:
         """Masks `width` queries from position `start` on.
@@ -137,9 +138,9 @@ class AlignedMasks:
         Returns:
             [1, 1, Q, L], what `additive_mask` makes of these positions; not to be written to.
         """
-        if width <= self._table.shape[2]:
-            begin = self._last - start
-            return self._table[:, :, :width, begin : begin + length]
+        if width <= self._num_rows:
+            strides = self._strides
+            return self._table.as_strided((1, 1, width, length), strides, self._last - start)
         shape = (1, 1, width, length)
         mask = self._table.new_full(shape, self._lowest)
         return mask.triu_(start + 1)
