@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -111,10 +112,10 @@ class CausalLM:
     def forward(
         self,
         token_ids: Tensor,
-        start: Tensor,
+        start: Tensor | np.ndarray,
         cache: RaggedCache,
         *,
-        num_tokens: Tensor | None = None,
+        num_tokens: Tensor | np.ndarray | None = None,
         first_row: int = 0,
         last_only: bool = False,
         hidden_states: bool = False,
@@ -186,10 +187,28 @@ class CausalLM:
         self.num_forwarded_tokens += num_real
         self.num_padded_tokens += num_rows * width - num_real
         if last_only:
-            logits = logits[:, -1]
+            logits = logits.squeeze(1)
         if logits_dtype is not None and logits.dtype is not logits_dtype:
             logits = logits.to(logits_dtype)
         return (logits, states) if hidden_states else logits
+
+    def step(self, token_ids: Tensor, start: np.ndarray, cache: RaggedCache) -> Tensor:
+        """`forward` of one token a row, of which the caller knows that all is legal.
+
+        Args:
+            token_ids: int64 [B, 1], on the device; ids of the embedding.
+            start: int64 [B], each below `max_model_len`.
+            cache: From `new_cache`; changed in place.
+
+        Returns:
+            float32 logits [B, V].
+        """
+        positions, mask = self._places.begin(start.tolist(), 1, 0, cache)
+        run = self._call if self.direct is None else self.direct
+        logits = run(token_ids, positions, mask, cache)[0].squeeze(1)
+        self.num_forwards += 1
+        self.num_forwarded_tokens += len(token_ids)
+        return logits if logits.dtype is torch.float32 else logits.float()
 
     def prefill(
         self,
@@ -245,7 +264,10 @@ class CausalLM:
                 done[b] += counts[i]
 
     def _check_block(
-        self, token_ids: Tensor, start: Tensor, num_tokens: Tensor | None
+        self,
+        token_ids: Tensor,
+        start: Tensor | np.ndarray,
+        num_tokens: Tensor | np.ndarray | None,
     ) -> tuple[list[int], list[int] | None]:
         if token_ids.dim() != 2 or token_ids.numel() == 0:
             shape = tuple(token_ids.shape)
@@ -288,7 +310,7 @@ class CausalLM:
             raise ValueError(
                 f"token id {bad} is unknown to {self.name!r}; its ids are 0..{self._num_ids - 1}."
             )
-        return token_ids.to(self.device)
+        return token_ids if token_ids.device == self.device else token_ids.to(self.device)
 
     def call(
         self,
@@ -325,8 +347,8 @@ class CausalLM:
         positions: Tensor,
         mask: Any,
         cache: RaggedCache,
-        last: list[int] | None,
-        hidden_states: bool,
+        last: list[int] | None = None,
+        hidden_states: bool = False,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         arguments: dict[str, Any] = {self._cache_argument: cache}
         if hidden_states:

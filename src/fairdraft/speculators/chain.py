@@ -84,6 +84,7 @@ class DraftChain:
         rows = np.flatnonzero(counts > 0)
         num_shared = int(counts[rows].min())
         has_stop = self.confidence_threshold > 0
+        device = state.sampler.device
         for step in range(1, num_steps + 1):
             if step > num_shared or errors or has_stop:
                 rows = np.flatnonzero(counts >= step)
@@ -94,7 +95,9 @@ class DraftChain:
                 rows = rows[self._kept(confidence(step, before, rows), step, rows, counts)]
                 if not len(rows):
                     break
-            law = next_logits(step, before, rows).to(state.sampler.device)
+            law = next_logits(step, before, rows)
+            if law.device != device:
+                law = law.to(device)
             is_law = has_stop and confidence is None
             if is_law:
                 law = state.sampler.law(law, step, rows, greedy=self.greedy)
@@ -110,13 +113,9 @@ class DraftChain:
             index = slice(None) if len(rows) == state.num_rows else rows
             drafts[index, step - 1] = drawn.token_ids.numpy()
             if laws is not None and isinstance(drawn, Drawn):
-                place = index if isinstance(index, slice) else torch.from_numpy(index)
-                law = drawn.logits
-                if candidates is not None:
-                    law = law.gather(1, candidates[place, step - 1])
-                laws[place, step - 1] = law
+                _keep_law(laws, step, index, drawn.logits, candidates)
             error = drawn.error.numpy()
-            if error.any():
+            if np.count_nonzero(error):
                 errors |= self._note_errors(rows, error, step)
                 counts[list(errors)] = 0
         num_left = int(counts.max())
@@ -158,6 +157,16 @@ class DraftChain:
             for row, code in zip(rows, error.tolist(), strict=True)
             if code
         }
+
+
+def _keep_law(
+    laws: Tensor, step: int, index: slice | np.ndarray, law: Tensor, candidates: Tensor | None
+) -> None:
+    """Writes what rows `index` drew from at a step, of its candidates alone if there are any."""
+    place = index if isinstance(index, slice) else torch.from_numpy(index)
+    if candidates is not None:
+        law = law.gather(1, candidates[place, step - 1])
+    laws[place, step - 1] = law
 
 
 def _candidates_of(state: DraftState, given: Tensor | None, num_steps: int) -> Tensor | None:

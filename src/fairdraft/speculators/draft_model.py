@@ -78,7 +78,7 @@ class DraftModelSpeculator:
             else:
                 logits = self._feed_drafts(before, anchor + step - 2, rows)
                 self._num_fed[rows] = step - 1
-            return self.vocabulary.fit(logits.to(state.sampler.device))
+            return self.vocabulary.fit(logits)
 
         return self._chain.draw(state, counts, next_logits)
 
@@ -171,11 +171,11 @@ class DraftModelSpeculator:
         np.minimum(cached, state.num_decided - 1, out=cached)
         lag = np.zeros(state.num_rows, np.int64)
         lag[rows] = state.num_decided[rows] - cached[rows]
-        late = lag > MAX_LAG
-        if late.any():
+        if lag.max() > MAX_LAG:
+            late = lag > MAX_LAG
             self._prefill(state.token_ids, state.num_decided, late)
             lag[late] = 1
-        columns = np.arange(int(lag.max()))
+        columns = np.arange(lag.max())
         at = np.minimum(cached[:, None] + columns, state.token_ids.shape[1] - 1)
         tokens = state.token_ids[np.arange(state.num_rows)[:, None], at]
         logits = self._forward(self.vocabulary.known(tokens), cached, lag)
@@ -197,13 +197,15 @@ class DraftModelSpeculator:
 
     def _feed_drafts(self, token_ids: np.ndarray, position: np.ndarray, rows: np.ndarray) -> Tensor:
         """Feeds one draft of each row; returns the logits of the next."""
-        count = None
-        if len(rows) < len(position):
-            count = np.zeros(len(position), np.int64)
-            count[rows] = 1
         # a processor of the caller's may draw an id that the draft does not have
-        token_ids = self.vocabulary.known(token_ids)
-        return _pick(self._forward(token_ids[:, None], position, count), rows)
+        token_ids = self.vocabulary.known(token_ids)[:, None]
+        if len(rows) == len(position):
+            # drawn ids, and positions that there is room for
+            block = torch.from_numpy(token_ids).to(self.model.device)
+            return self.model.step(block, position, self._cache)
+        count = np.zeros(len(position), np.int64)
+        count[rows] = 1
+        return _pick(self._forward(token_ids, position, count), rows)
 
     def _forward(
         self, token_ids: np.ndarray, start: np.ndarray, num_tokens: np.ndarray | None
@@ -212,9 +214,9 @@ class DraftModelSpeculator:
         start = np.minimum(start, self.model.max_model_len)
         return self.model.forward(
             torch.from_numpy(token_ids),
-            torch.from_numpy(start),
+            start,
             self._cache,
-            num_tokens=None if num_tokens is None else torch.from_numpy(num_tokens),
+            num_tokens=num_tokens,
             last_only=True,
         )
 
