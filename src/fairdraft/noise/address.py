@@ -57,6 +57,8 @@ def _field(name: str, values: Any, bits: int) -> Any:
             raise _out_of_range(name, values, bits)
         return int(values)
     array = np.asarray(values)
+    if array.dtype == np.int64:
+        return array
     if array.dtype.kind not in "iu":
         raise ValueError(f"{name} must be integers, not {array.dtype}; cast it before the call")
     return array.astype(np.int64, copy=False)
@@ -116,7 +118,7 @@ def pack(
     # a sign bit survives an or
     excess: Any = (position | anchor) >> POSITION_BITS | (sample | node) >> NODE_BITS
     excess = excess | stream >> STREAM_BITS | (level >> LEVEL_BITS | block >> BLOCK_BITS)
-    if excess if isinstance(excess, int) else excess.any():
+    if excess if isinstance(excess, int) else np.count_nonzero(excess):
         _check_arrays(
             {
                 "position": (position, POSITION_BITS),
@@ -132,7 +134,7 @@ def pack(
     counter = np.empty((*shape, 4), np.uint32)
     counter[..., 0] = position
     counter[..., 1] = anchor
-    counter[..., 2] = stream << STREAM_SHIFT | level << LEVEL_SHIFT | block
+    counter[..., 2] = stream << STREAM_SHIFT | (level << LEVEL_SHIFT | block)
     counter[..., 3] = sample << NODE_BITS | node
     return counter
 
@@ -164,8 +166,7 @@ def address(
     if keys.shape != counter.shape[:-1]:
         shape = np.broadcast(keys, counter[..., 0]).shape
         keys, counter = _spread(keys, shape), _spread(counter, (*shape, 4))
-    counter = np.ascontiguousarray(counter.reshape(-1, 4))
-    return Address(np.ascontiguousarray(keys.reshape(-1)), counter)
+    return Address(np.ascontiguousarray(keys.reshape(-1)), counter.reshape(-1, 4))
 
 
 def _spread(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -46,12 +46,10 @@ def chain_addresses(
         positions = anchors + np.arange(depth + 1)
         final_at = noise.address(Stream.TARGET, key=keys, position=positions, sample=sample)
         return final_at[:0], final_at
-    nodes, offsets = _columns(depth)
-    streams = np.full((count, len(nodes)), int(Stream.ACCEPT))
-    is_inside = offsets[depth:] < num_drafts[:, None]
-    streams[:, depth:] = np.where(is_inside, int(Stream.RESIDUAL), int(Stream.BONUS))
+    nodes, offsets, streams, row = _columns(depth)
+    streams = np.where(row < num_drafts[:, None], streams, int(Stream.BONUS))
     positions = anchors + offsets
-    if not num_drafts.all():
+    if np.count_nonzero(num_drafts) < count:
         is_plain = num_drafts == 0
         streams[is_plain, depth:] = Stream.TARGET
         anchors, nodes = (
@@ -70,12 +68,20 @@ def chain_addresses(
 
 
 @cache
-def _columns(depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """Node and position, less the anchor, of the K tests and then of the K + 1 last tokens."""
-    drafts, rows_ = np.arange(depth), np.arange(depth + 1)
-    return np.concatenate([drafts + 1, rows_]), np.concatenate([drafts, rows_])
+def _columns(depth: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Node, position less the anchor, stream and row of the K tests and then the K + 1 last tokens.
+
+    The stream of a last token is that of a rejection; the row of a test is -1.
+    """
+    drafts, last = np.arange(depth), np.arange(depth + 1)
+    return (
+        np.concatenate([drafts + 1, last]),
+        np.concatenate([drafts, last]),
+        np.repeat([int(Stream.ACCEPT), int(Stream.RESIDUAL)], [depth, depth + 1]),
+        np.concatenate([np.full(depth, -1), last]),
+    )
 
 
 def _joined(key: np.ndarray, counter: np.ndarray) -> noise.Address:
-    contiguous = np.ascontiguousarray(counter).reshape(-1, 4)
-    return noise.Address(np.ascontiguousarray(key).reshape(-1), contiguous)
+    # a part of the columns is copied, since no view of it is flat
+    return noise.Address(key.reshape(-1), counter.reshape(-1, 4))

@@ -62,7 +62,7 @@ class ChainOutputs(NamedTuple):
 def check_counts(num_draft_tokens: np.ndarray, depth: int) -> None:
     """Refuses numbers of drafts outside 0..K."""
     given = num_draft_tokens
-    if given.size and (given.min() < 0 or given.max() > depth):
+    if np.count_nonzero((given < 0) | (given > depth)):
         bad = given[(given < 0) | (given > depth)].flat[0]
         raise ValueError(f"num_draft_tokens = {bad} is outside 0..{depth}, the drafts given")
 

@@ -57,7 +57,8 @@ def target_rows(
 
 def token_ids_of(draft_token_ids: Any, shape: tuple[int, int], spans: Spans | None) -> np.ndarray:
     """Drafts int64 [B, K]; what is past a flat request's drafts is -1."""
-    array = np.asarray(draft_token_ids)
+    is_tensor = isinstance(draft_token_ids, Tensor)
+    array = draft_token_ids.numpy() if is_tensor else np.asarray(draft_token_ids)
     need = shape if spans is None else (array.size,)
     if array.shape != need or array.dtype.kind not in "iu":
         raise ValueError(
@@ -78,7 +79,7 @@ def num_drafts_of(num_draft_tokens: Any, token_ids: np.ndarray, spans: Spans | N
     else:
         given = spans.num_drafts
     is_absent = token_ids == PLACEHOLDER_TOKEN_ID
-    if not is_absent.any():
+    if not np.count_nonzero(is_absent):
         return given
     first_absent = np.where(is_absent.any(1), is_absent.argmax(1), depth)
     return np.minimum(given, first_absent)

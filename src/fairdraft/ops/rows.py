@@ -83,7 +83,7 @@ def as_rows(name: str, logits: Tensor, dims: int) -> np.ndarray:
 
 def as_vector(name: str, values: Any, count: int, dtype: type) -> np.ndarray:
     """Returns a scalar or a vector as a NumPy vector [count]."""
-    array = np.asarray(values)
+    array = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
     if array.ndim == 0:
         return np.full(count, array, dtype)
     if array.shape == (count,) and array.dtype == dtype and array.flags.c_contiguous:

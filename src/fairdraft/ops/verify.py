@@ -39,6 +39,7 @@ Rule = Literal["token", "block"]
 ExactRule = Literal["token", "block", "common_noise"]
 AnyRule = ExactRule | LossyRule
 _RULES: tuple[str, ...] = get_args(ExactRule)
+_TARGET, _RESIDUAL, _BONUS = int(Stream.TARGET), int(Stream.RESIDUAL), int(Stream.BONUS)
 
 
 @overload
@@ -281,14 +282,17 @@ def _verify_on_host(
     if trace is not None:
         chain_trace.record(trace, inputs, outputs, num_tested)
     weights = weights_of(inputs, rule, is_cpu) if return_weights else None
+    num_emitted = outputs.num_accepted + 1
+    if np.count_nonzero(outputs.error):
+        num_emitted -= outputs.error != RowError.NONE
     return Verdict(
         torch.from_numpy(outputs.token_ids),
         torch.from_numpy(outputs.num_accepted),
-        torch.from_numpy(outputs.num_accepted + (outputs.error == RowError.NONE)),
+        torch.from_numpy(num_emitted),
         torch.from_numpy(last_stream),
         torch.from_numpy(outputs.margin),
         torch.from_numpy(outputs.error),
-        int(outputs.num_broken.sum()),
+        sum(outputs.num_broken.tolist()),
         weights,
         lossy_name(rule),
     )
@@ -324,14 +328,13 @@ def _chain_inputs(
     target_scale = draft_scale = rows.temperature_scales("temperature", temps[0], count)
     if temps[1] is not None:
         draft_scale = rows.temperature_scales("draft_temperature", temps[1], count)
-    num_entries = np.asarray(draft_token_ids).size
+    num_entries = token_ids.size if spans is None else np.asarray(draft_token_ids).size
     draft = draft_rows(draft_logits, shape, num_entries, spans, layout.idx_mapping)
     point_mass, forbidden = marks
-    is_point_mass = np.full(count, draft_logits is None)
+    # a greedy drafter is a point mass, whatever it was greedy about
+    is_point_mass = draft_scale == 0 if draft_logits is not None else np.ones(count, np.bool_)
     if point_mass is not None:
         is_point_mass |= rows.as_vector("point_mass", point_mass, count, np.bool_)
-    # a greedy drafter is a point mass, whatever it was greedy about
-    is_point_mass |= draft_scale == 0
     is_forbidden = (token_ids < 0) | (token_ids >= vocab_size)
     if forbidden is not None:
         check_forbidden(forbidden, np.shape(draft_token_ids))
@@ -363,8 +366,10 @@ def _empty_outputs(count: int, num_rows: int) -> ChainOutputs:
 
 
 def _last_stream(inputs: ChainInputs, outputs: ChainOutputs) -> np.ndarray:
-    is_bonus = outputs.num_accepted == inputs.num_drafts
-    stream = np.where(is_bonus, int(Stream.BONUS), int(Stream.RESIDUAL))
-    stream[inputs.num_drafts == 0] = Stream.TARGET
-    stream[outputs.error != RowError.NONE] = 0
+    num_drafts = inputs.num_drafts
+    stream = np.where(outputs.num_accepted == num_drafts, _BONUS, _RESIDUAL)
+    if np.count_nonzero(num_drafts) < len(num_drafts):
+        stream[num_drafts == 0] = _TARGET
+    if np.count_nonzero(outputs.error):
+        stream[outputs.error != RowError.NONE] = 0
     return stream

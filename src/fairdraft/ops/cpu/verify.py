@@ -53,7 +53,7 @@ def mask_forbidden(inputs: ChainInputs) -> tuple[np.ndarray, np.ndarray]:
     A copy only where there are any.
     """
     target, starts = as_flat(inputs.target)
-    if not inputs.is_forbidden.any():
+    if not np.count_nonzero(inputs.is_forbidden):
         return target, starts
     is_masked = inputs.is_forbidden & (inputs.token_ids >= 0)
     is_masked &= inputs.token_ids < target.shape[1]
