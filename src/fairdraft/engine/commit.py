@@ -40,20 +40,20 @@ def commit(
     kept, is_stopped = first_stop(
         result.token_ids, result.num_emitted_tokens, rows.stop_ids[: rows.num_rows]
     )
-    with_text = np.flatnonzero(rows["has_text"])
+    with_text = rows["has_text"].nonzero()[0]
     by_string = _push_text(rows, result, kept, is_stopped, with_text) if len(with_text) else []
     _write_tokens(rows, result, kept)
     _write_counts(rows, result, kept)
-    for row in np.flatnonzero(rows["num_logprobs"] >= 0):
-        _write_logprobs(rows, result, int(row), int(kept[row]), tokenizer, logprobs_mode)
-    rows["last_anchor"][:] = rows["num_decided"]
-    rows["num_decided"][:] += kept
+    for row in (rows["num_logprobs"] >= 0).nonzero()[0].tolist():
+        _write_logprobs(rows, result, row, int(kept[row]), tokenizer, logprobs_mode)
+    num_decided = rows["num_decided"]
+    rows["last_anchor"][:] = num_decided
+    num_decided += kept
 
-    is_full = rows["num_decided"] >= rows["max_length"]
-    ended = is_stopped | is_full
-    ended[by_string] = True
-    ended[list(result.errors)] = True
-    finished = np.flatnonzero(ended).tolist()
+    ended = is_stopped | (num_decided >= rows["max_length"])
+    if by_string or result.errors:
+        ended[[*by_string, *result.errors]] = True
+    finished: list[int] = ended.nonzero()[0].tolist()
     for row in finished:
         _note_end(rows, result, row, bool(is_stopped[row]))
     return finished
@@ -102,13 +102,15 @@ def _write_tokens(rows: RowTable, result: Round, kept: np.ndarray) -> None:
 def _write_counts(rows: RowTable, result: Round, kept: np.ndarray) -> None:
     # drafts past a stop or a broken row have no outcome
     is_cut = kept < result.num_emitted_tokens
-    is_cut[list(result.errors)] = True
+    if result.errors:
+        is_cut[list(result.errors)] = True
     drafted = np.where(is_cut, kept, result.num_draft_tokens)
     accepted = np.minimum(result.num_accepted_tokens, kept)
-    places = np.arange(rows["drafted"].shape[-1])
-    rows["rounds"][:] += 1
-    rows["drafted"][:] += places < drafted[:, None]
-    rows["accepted"][:] += places < accepted[:, None]
+    rounds, num_drafted, num_accepted = rows["rounds"], rows["drafted"], rows["accepted"]
+    places = np.arange(num_drafted.shape[-1])
+    rounds += 1
+    num_drafted += places < drafted[:, None]
+    num_accepted += places < accepted[:, None]
     if rows.schedule is not None:
         rows.schedule.note(rows.records[: rows.num_rows], drafted, accepted)
 

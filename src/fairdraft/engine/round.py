@@ -115,25 +115,26 @@ class RoundRunner:
         begin = time.perf_counter()
         anchor = self.next_anchor(rows)
         limits = rows.max_draft_tokens()
-        speculator = self.speculator if limits.any() else None
+        speculator = self.speculator if np.count_nonzero(limits) else None
         if speculator is None:
             proposal = Proposal.empty(rows.num_rows)
         else:
             proposal = self._propose(speculator, rows, anchor, limits)
-        self.clock = self.clock.plus(draft=time.perf_counter() - begin)
+        proposed = time.perf_counter()
         result = self.decide(rows, proposal)
-        begin = time.perf_counter()
+        decided = time.perf_counter()
         if speculator is not None:
             speculator.commit(result.num_accepted_tokens)
         if self._reader is not None:
             self._observe(self._reader, anchor - 1, result)
-        self.clock = self.clock.plus(draft=time.perf_counter() - begin)
+        self.clock = self.clock.plus(draft=proposed - begin + time.perf_counter() - decided)
         return result
 
     def next_anchor(self, rows: RowTable) -> np.ndarray:
         """The round's anchor of each row [B]: its decided tokens, more than at its last round."""
         anchor = rows["num_decided"].copy()
-        assert (anchor > rows["last_anchor"]).all(), "anchors must grow between verified rounds"
+        is_stuck = anchor <= rows["last_anchor"]
+        assert not np.count_nonzero(is_stuck), "anchors must grow between verified rounds"
         return anchor
 
     def decide(self, rows: RowTable, proposal: Guesses) -> Round:
@@ -150,8 +151,9 @@ class RoundRunner:
     def target_errors(self, codes: np.ndarray) -> dict[int, str]:
         """Row to message, for rows that the target's logits broke."""
         return {
-            int(row): f"target model {self.target.name!r}: {ops.RowError(codes[row]).message}"
-            for row in np.flatnonzero(codes)
+            row: f"target model {self.target.name!r}: {ops.RowError(code).message}"
+            for row, code in enumerate(codes.tolist())
+            if code
         }
 
     def prefill(self, rows: RowTable, first_row: int) -> None:
@@ -191,11 +193,11 @@ class RoundRunner:
         proposal = speculator.propose(
             DraftState(rows.token_ids[: rows.num_rows], anchor, limits, sampler, memory)
         )
-        counts = proposal.num_draft_tokens.numpy()
-        assert (counts >= 0).all() and (counts <= limits).all(), "more drafts than there is room"
-        drafts = proposal.token_ids.numpy()
-        is_present = np.arange(drafts.shape[1]) < counts[:, None]
-        assert not (drafts[is_present] < 0).any(), "a placeholder among the drafts present"
+        counts, drafts = proposal.num_draft_tokens.numpy(), proposal.token_ids.numpy()
+        is_wrong = (counts < 0) | (counts > limits)
+        assert not np.count_nonzero(is_wrong), "more drafts than there is room"
+        is_absent = (drafts < 0) & (np.arange(drafts.shape[1]) < counts[:, None])
+        assert not np.count_nonzero(is_absent), "a placeholder among the drafts present"
         return proposal
 
     def _new_sampler(
@@ -229,26 +231,26 @@ class RoundRunner:
         start = rows["num_decided"] - 1
         fed = np.empty((rows.num_rows, drafts.shape[1] + 1), np.int64)
         fed[:, 0] = rows.token_ids[np.arange(rows.num_rows), start]
+        fed[:, 1:] = drafts
         # placeholders and foreign ids are never read, but must be ids to be fed
-        fed[:, 1:] = np.where((drafts < 0) | (drafts >= self.target.vocab_size), 0, drafts)
+        is_foreign = (drafts < 0) | (drafts >= self.target.vocab_size)
+        if np.count_nonzero(is_foreign):
+            fed[:, 1:][is_foreign] = 0
         logits = self.target.forward(
             torch.from_numpy(fed),
-            torch.from_numpy(start),
+            start,
             self.cache,
-            num_tokens=proposal.num_draft_tokens + 1,
+            num_tokens=proposal.num_draft_tokens.numpy() + 1,
             hidden_states=self._reader is not None,
             tree=tree,
         )
         logits, states = (logits, None) if self._reader is None else logits
-        # ids past the vocabulary are padding of the head
-        return logits[..., : self.target.vocab_size].to(self.device), states
+        if logits.shape[-1] > self.target.vocab_size:
+            # ids past the vocabulary are padding of the head
+            logits = logits[..., : self.target.vocab_size]
+        return logits if logits.device == self.device else logits.to(self.device), states
 
-    def _observe(
-        self,
-        reader: FeatureReader,
-        start: np.ndarray,
-        result: Round,
-    ) -> None:
+    def _observe(self, reader: FeatureReader, start: np.ndarray, result: Round) -> None:
         """Shows the features of the fed tokens that stood, each with the token after it."""
         states = result.states
         assert states is not None
@@ -327,7 +329,7 @@ class RoundRunner:
         )
 
     def _filter(self, rows: RowTable, logits: Tensor) -> Tensor:
-        chosen = np.flatnonzero(rows["is_filtered"])
+        chosen = rows["is_filtered"].nonzero()[0]
         if not len(chosen):
             return logits
         width = logits.shape[1]

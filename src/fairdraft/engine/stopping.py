@@ -25,8 +25,11 @@ def first_stop(
     Returns:
         Tokens to keep [B], and whether a stop token is the last of them [B].
     """
-    hits = (token_ids[:, :, None] == stop_ids[:, None, :]).any(axis=2)
-    hits &= np.arange(token_ids.shape[1]) < num_tokens[:, None]
+    hits = token_ids[:, :, None] == stop_ids[:, None, :]
+    # few rounds have any
+    if not np.count_nonzero(hits):
+        return num_tokens.copy(), np.zeros(len(num_tokens), np.bool_)
+    hits = hits.any(axis=2) & (np.arange(token_ids.shape[1]) < num_tokens[:, None])
     is_stopped = hits.any(axis=1)
     return np.where(is_stopped, hits.argmax(axis=1) + 1, num_tokens), is_stopped
 

@@ -75,7 +75,7 @@ def process_target(
         keep_raw: Whether somebody else reads them; logprobs of raw logits keep them too.
         impl: Of the ops; "auto" runs kernels where the logits are on a device.
     """
-    chosen = np.flatnonzero(rows["is_processed"])
+    chosen = rows["is_processed"].nonzero()[0]
     if not len(chosen):
         return ProcessedRows(logits, chosen)
     if keep_raw or (rows["num_logprobs"][chosen] >= 0).any():
