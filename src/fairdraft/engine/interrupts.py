@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# every round comes by, and `signal` spends ten times longer on turning numbers into enumerations
+import _signal  # pyright: ignore[reportMissingImports]
 import signal
 import threading
 from collections.abc import Iterator
@@ -18,16 +20,16 @@ def held_interrupts() -> Iterator[None]:
     """
     is_ours = (
         threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        and _signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )
     if not is_ours:
         yield
         return
     held: list[FrameType | None] = []
-    signal.signal(signal.SIGINT, lambda number, frame: held.append(frame))
+    _signal.signal(signal.SIGINT, lambda number, frame: held.append(frame))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _signal.signal(signal.SIGINT, signal.default_int_handler)
     if held:
         raise KeyboardInterrupt
