@@ -55,3 +55,17 @@ def test_empty_sizes_are_refused(sizes: tuple[int, int, int]) -> None:
 def test_crop_is_refused() -> None:
     with pytest.raises(NotImplementedError, match="smaller start"):
         RaggedCache(8).crop(-1)
+
+
+@pytest.mark.parametrize("first_row", [0, 1])
+def test_rows_from_one_slot_are_written_as_by_index(first_row: int) -> None:
+    stored = []
+    for first_slot in (None, 5):
+        cache = RaggedCache(max_length=40)
+        slots = torch.arange(5, 8).expand(2, -1)
+        cache.begin(slots, first_row, 8, first_slot)
+        states = torch.arange(2 * 2 * 3 * 4.0).view(2, 3, 2, 4).transpose(1, 2)
+        cache.update(states, -states, 0)
+        stored.append(cache.read(0, 2 + first_row, 8))
+    for by_index, by_slot in zip(*stored, strict=True):
+        assert torch.equal(by_index, by_slot) and by_slot.any()

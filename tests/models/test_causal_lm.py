@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -234,3 +235,23 @@ def test_hidden_states_come_along() -> None:
     assert logits.shape == (2, 4, VOCAB_SIZE) and len(hidden) == len(expected)
     for found, wanted in zip(hidden, expected, strict=True):
         torch.testing.assert_close(found[0], wanted[0], rtol=1e-5, atol=5e-5)
+
+
+@pytest.mark.parametrize("shape", ["llama", "gemma3"])
+@pytest.mark.parametrize("starts", [[6, 6], [4, 6]], ids=["aligned", "ragged"])
+def test_a_step_is_a_forward_of_one_token(shape: str, starts: list[int]) -> None:
+    lm = load_model(network(shape))
+    new = torch.tensor([[3], [5]])
+    found = []
+    for is_step in (False, True):
+        batch = Batch(lm, num_rows=2, seed=8)
+        batch.forward([0, 0], [batch.draw(6), batch.draw(6)])
+        lm.reset_counters()
+        with torch.inference_mode():
+            if is_step:
+                logits = lm.step(new, np.array(starts), batch.cache)
+            else:
+                logits = lm.forward(new, torch.tensor(starts), batch.cache, last_only=True)
+        found.append((logits, lm.num_forwards, lm.num_forwarded_tokens, lm.num_padded_tokens))
+    assert torch.equal(found[0][0], found[1][0])
+    assert found[0][1:] == found[1][1:] == (1, 2, 0)
