@@ -11,7 +11,7 @@ import pytest
 from fairdraft import LLM, SamplingParams
 from fairdraft.engine.choice import AutoConfig, read_config
 from fairdraft.engine.choice.choose import expected
-from fairdraft.engine.choice.rounds import RoundLog, chances
+from fairdraft.engine.choice.rounds import RoundLog, Trial, chances
 from fairdraft.models import CausalLM, load_model
 from tests.engine.toys import chain_table, ids, table_model
 
@@ -83,6 +83,28 @@ def test_the_drafter_that_is_right_wins_with_the_largest_k(target: CausalLM) -> 
     pinned = LLM(target, speculative_config=llm.choice.pinned)
     assert ids(pinned.generate([[0, 1]], params)) == ids(llm.generate([[0, 1]], params))
     assert pinned.choice is None
+
+
+def test_what_is_timed_is_the_engine_that_serves(
+    target: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial's engine differs from the one to come in its size, and in a K that stays."""
+    engines: list[Any] = []
+    begin = Trial.__init__
+
+    def noted(self: Trial, engine: Any, num_drafts: int) -> None:
+        engines.append(engine)
+        begin(self, engine, num_drafts)
+
+    monkeypatch.setattr(Trial, "__init__", noted)
+    config = {"model": target, "rejection_sample_method": "block", "process_draft_logits": True}
+    options: dict[str, Any] = {"impl": "reference", "enforce_eager": True}
+    llm = LLM(target, speculative_config={**config, "adaptive": True}, **options)
+    [_, trial] = engines
+    for name in ("rule", "process_draft_logits", "impl", "enforce_eager"):
+        assert getattr(trial, name) == getattr(llm.engine, name), name
+    assert llm.engine.process_draft_logits and llm.engine.rows.schedule is not None
+    assert trial.rows.schedule is None
 
 
 def test_plain_decoding_wins_where_drafts_cost_more_than_they_bring(target: CausalLM) -> None:

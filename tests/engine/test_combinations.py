@@ -63,7 +63,7 @@ def test_a_processor_may_draw_what_the_draft_does_not_have() -> None:
 def test_an_audit_s_copy_of_an_adaptive_engine_is_adaptive() -> None:
     config = {"method": "ngram", "adaptive": True, "adaptive_cost_ratio": 0.3}
     llm = LLM(tiny_llama(0), speculative_config=config)
-    assert with_trace(llm, Trace()).engine.rows.schedule is llm.engine.rows.schedule is not None
+    assert with_trace(llm, Trace()).engine.rows.schedule == llm.engine.rows.schedule is not None
 
 
 @pytest.mark.parametrize("top_k", [1, 4])

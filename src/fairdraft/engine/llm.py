@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from fairdraft.engine.adaptive import DraftSchedule
+from fairdraft.engine.assembly import new_engine
 from fairdraft.engine.checks import check_integer
 from fairdraft.engine.choice import (
     AutoConfig,
@@ -21,7 +21,6 @@ from fairdraft.engine.choice import (
     read_config,
 )
 from fairdraft.engine.config import SpeculativeConfig
-from fairdraft.engine.core import Engine
 from fairdraft.engine.logprobs import LogprobsMode, check_logprobs_mode
 from fairdraft.engine.output import GenerationInterrupted, RequestOutput
 from fairdraft.engine.params import SamplingParams
@@ -121,17 +120,15 @@ class LLM:
         self.speculator: Speculator | None = None
         if config is not None:
             self.speculator = new_speculator(config, self.target, dtype, str(self.target.device))
-        self.engine = Engine(
+        self.engine = new_engine(
+            config,
             self.target,
             self.speculator,
             max_num_seqs=max_num_seqs,
             max_model_len=self.max_model_len,
-            rule="token" if config is None else config.rule,
             trace=trace,
-            schedule=_schedule(config),
-            **options,
-            process_draft_logits=config is not None and config.process_draft_logits,
             logprobs_mode=logprobs_mode,
+            **options,
         )
         self._ids = itertools.count()
 
@@ -342,13 +339,6 @@ def _refuse_shared_keys(requests: list[Request]) -> None:
                 f"prompts[{index}]: noise_key={request.params.noise_key!r} is given to another "
                 "prompt too; a key replays one response, so pass one a prompt, or a seed"
             )
-
-
-def _schedule(config: SpeculativeConfig | None) -> DraftSchedule | None:
-    if config is None or not config.adaptive:
-        return None
-    assert config.adaptive_cost_ratio is not None
-    return DraftSchedule(config.num_speculative_tokens, config.adaptive_cost_ratio)
 
 
 def _refuse_on_the_host(config: SpeculativeConfig | None, impl: Impl, trace: Any) -> None:

@@ -39,22 +39,20 @@ def without_speculator(llm: LLM) -> LLM:
 
 
 def _with_engine(llm: LLM, speculator: Any, trace: Any, max_model_len: int | None) -> LLM:
-    from fairdraft.engine import Engine
+    from fairdraft.engine.assembly import new_engine
 
     assert not llm.engine.has_work, "an engine at work shares its speculator's rows with nobody"
     other = copy.copy(llm)
     other.max_model_len = max_model_len or llm.max_model_len
-    other.engine = Engine(
+    other.engine = new_engine(
+        llm.config,
         llm.target,
         speculator,
         max_num_seqs=llm.engine.rows.max_rows,
         max_model_len=other.max_model_len,
-        rule=llm.engine.rule,
-        impl=llm.engine.impl,
         trace=trace,
-        process_draft_logits=llm.engine.process_draft_logits,
-        logprobs_mode=llm.engine.logprobs_mode,
-        schedule=llm.engine.rows.schedule,
+        impl=llm.engine.impl,
         enforce_eager=llm.engine.enforce_eager,
+        logprobs_mode=llm.engine.logprobs_mode,
     )
     return other

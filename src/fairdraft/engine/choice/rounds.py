@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fairdraft.engine.assembly import new_engine
 from fairdraft.engine.choice.prompts import PROMPTS
 from fairdraft.engine.config import SpeculativeConfig
 from fairdraft.engine.core import Engine
@@ -101,14 +102,16 @@ def new_trial(
         num_drafts: K.
         target: What it drafts for.
         dtype: Of a draft model that is not loaded yet.
-        engine: Further arguments of `Engine`.
+        engine: Options of `new_engine`.
 
     Raises:
         ValueError: If the speculator cannot be used, or not with this K.
     """
-    config = replace(config, num_speculative_tokens=num_drafts)
+    config = replace(
+        config, num_speculative_tokens=num_drafts, adaptive=False, adaptive_cost_ratio=None
+    )
     speculator = new_speculator(config, target, dtype, str(target.device))
-    return Trial(Engine(target, speculator, rule=config.rule, **engine), num_drafts)
+    return Trial(new_engine(config, target, speculator, **engine), num_drafts)
 
 
 def opening_ids(target: CausalLM, max_model_len: int) -> list[list[int]]:
