@@ -192,8 +192,16 @@ def test_a_killed_training_resumes_and_ends_with_the_same_weights(
     monkeypatch.undo()
     with pytest.raises(ValueError, match="resume it, remove it"):
         trained(target, corpus, folder)
-    with pytest.raises(ValueError, match="other settings \\(learning_rate\\)"):
-        trained(target, corpus, folder, resume=True, settings={"learning_rate": 1.0})
+    for names, changes in (
+        ("learning_rate", {"settings": {"learning_rate": 1.0}}),
+        ("intermediate_size", {"shape": HeadShape(intermediate_size=8)}),
+        ("feature_layers", {"shape": HeadShape((0, 1, 2))}),
+        ("corpus", {"corpus": Corpus(corpus.ids.flip(0), corpus.starts)}),
+        ("corpus", {"corpus": Corpus(corpus.ids, corpus.starts[:-1])}),
+        ("feature_layers, head, .*", {"train": train_mtp}),
+    ):
+        with pytest.raises(ValueError, match=f"differs in {names}; pass the same"):
+            trained(target, folder=folder, resume=True, **({"corpus": corpus} | changes))
     report = trained(target, corpus, folder, resume=True)
     assert (folder / "model.safetensors").read_bytes() == whole
     assert [point["step"] for point in report["points"]] == [1, 2, 3, 4, 5, 6]

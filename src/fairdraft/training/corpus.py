@@ -52,6 +52,14 @@ class Corpus:
         """How many documents there are, D."""
         return len(self.starts)
 
+    @property
+    def digest(self) -> str:
+        """16 hex digits that name these documents in this order."""
+        digest = hashlib.blake2b(digest_size=8)
+        for part in (self.starts, self.ids):
+            digest.update(part.cpu().numpy().tobytes())
+        return digest.hexdigest()
+
     def to(self, device: str | torch.device) -> Corpus:
         """The same corpus on another device."""
         return Corpus(self.ids.to(device), self.starts.to(device))

@@ -157,7 +157,8 @@ def train_head(
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             return losses_of(window, states, probs, generator)
 
-    loop = Loop(own, losses_at, settings, folder, say)
+    origin = {"corpus": corpus.digest, "head": kind, **asdict(head.config)}
+    loop = Loop(own, losses_at, settings, origin, folder, say)
     with tensor_float32():
         points = loop.run(resume=resume)
     head.eval()

@@ -48,6 +48,7 @@ class Loop:
         parameters: What is trained, by name.
         losses_at: A step to the losses of its windows; a negative step to those of held-out ones.
         settings: How long, how fast.
+        origin: What the result follows from besides the settings, as plain values.
         folder: Where checkpoints go.
         say: Takes lines of progress.
         save_seconds: Between two checkpoints.
@@ -57,6 +58,7 @@ class Loop:
     parameters: dict[str, nn.Parameter]
     losses_at: Callable[[int], Losses]
     settings: Settings
+    origin: dict[str, Any]
     folder: Path
     say: Say
     save_seconds: float = 60.0
@@ -70,8 +72,8 @@ class Loop:
             resume: Goes on from the folder's checkpoint, if it has one.
 
         Raises:
-            ValueError: If a checkpoint is there and not resumed, damaged, or of other settings; or
-                if the loss stops being finite.
+            ValueError: If a checkpoint is there and not resumed, damaged, or of other settings or
+                another origin; or if the loss stops being finite.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         optimizer = _optimizer(self.parameters, self.settings)
@@ -143,7 +145,7 @@ class Loop:
 
     def _save(self, optimizer: torch.optim.Optimizer, done: int, seconds: float) -> None:
         state = {
-            "settings": json.dumps(self.settings.as_dict()),
+            "asked": json.dumps(self._asked()),
             "step": done,
             "seconds": seconds,
             "parameters": {name: p.detach() for name, p in self.parameters.items()},
@@ -154,25 +156,27 @@ class Loop:
         torch.save(state, scratch)
         os.replace(scratch, self.folder / STATE)
 
+    def _asked(self) -> dict[str, Any]:
+        return {**self.origin, **self.settings.as_dict()}
+
     def _restore(self, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
         path = self.folder / STATE
         try:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            settings = json.loads(state["settings"])
+            made = json.loads(state["asked"])
         except Exception as error:
             raise ValueError(
                 f"{str(path)!r} is damaged: {error}; remove it to begin anew"
             ) from error
-        if settings != self.settings.as_dict():
-            changed = {k for k, v in self.settings.as_dict().items() if settings.get(k) != v}
+        asked = json.loads(json.dumps(self._asked()))
+        changed = sorted(k for k in {*asked, *made} if asked.get(k) != made.get(k))
+        if changed:
             raise ValueError(
-                f"{str(path)!r} was made with other settings ({', '.join(sorted(changed))}); pass "
-                "those, another folder, or begin anew"
+                f"{str(path)!r} is of a training that differs in {', '.join(changed)}; pass the "
+                "same, choose another folder, or remove it to begin anew"
             )
         with torch.no_grad():
             for name, parameter in self.parameters.items():
-                if name not in state["parameters"]:
-                    raise ValueError(f"{str(path)!r} is of another head: it lacks {name}")
                 parameter.copy_(state["parameters"][name])
         optimizer.load_state_dict(state["optimizer"])
         self.points = [Point(int(row[0]), row[1], row[2:]) for row in state["points"]]
