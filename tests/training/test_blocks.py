@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,12 +11,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairdraft.models import CausalLM, load_model
 from fairdraft.speculators.heads import Dflash2Head, DflashHead, DsparkHead, kind_of_head
-from fairdraft.training import Corpus, HeadShape, Settings, train_dspark
-from fairdraft.training import dflash as dflash_training
-from fairdraft.training import dflash2 as dflash2_training
-from fairdraft.training import dspark as dspark_training
+from fairdraft.training import Corpus, HeadShape, Settings, train_head
 from fairdraft.training.blocks import block_losses, block_outputs, random_anchors
 from fairdraft.training.head import frequent_ids
+from fairdraft.training.kinds import new_head
 from fairdraft.training.teacher import Teacher
 from tests.engine.toys import tiny_llama
 from tests.speculators.small_heads import law_of
@@ -40,20 +37,20 @@ def corpus() -> Corpus:
 @pytest.mark.parametrize(
     ("kind", "shape"),
     [
-        (dflash_training, HeadShape(num_layers=2, num_key_value_heads=1)),
-        (dflash_training, HeadShape((2,), 9)),
-        (dspark_training, HeadShape(markov_rank=4, draft_vocab_size=9)),
-        (dflash2_training, HeadShape(selector_rank=4, selector_top_k=5, draft_vocab_size=9)),
+        ("dflash", HeadShape(num_layers=2, num_key_value_heads=1)),
+        ("dflash", HeadShape((2,), 9)),
+        ("dspark", HeadShape(markov_rank=4, draft_vocab_size=9)),
+        ("dflash2", HeadShape(selector_rank=4, selector_top_k=5, draft_vocab_size=9)),
     ],
 )
 def test_losses_are_those_of_drafting_from_every_anchor(
-    kind: ModuleType, shape: HeadShape, target: CausalLM, corpus: Corpus
+    kind: str, shape: HeadShape, target: CausalLM, corpus: Corpus
 ) -> None:
     """Two windows; the target's states before the anchor only, and no other block."""
     train, _ = corpus.split()
     ids = frequent_ids(train, target, shape.draft_vocab_size)
     torch.manual_seed(1)
-    head = kind.new_head(target, shape, ids, NUM_DRAFTS).eval()
+    head: Any = new_head(kind, target, shape, ids, NUM_DRAFTS).eval()
     if isinstance(head, Dflash2Head):
         stir(head)
     window = train.windows(2, LENGTH + NUM_DRAFTS, torch.Generator().manual_seed(2))
@@ -102,8 +99,8 @@ def test_candidates_begin_without_scores_and_all_parts_learn(
 ) -> None:
     train, _ = corpus.split()
     shape = HeadShape(selector_rank=4, selector_top_k=5)
-    head: Any = dflash2_training.new_head(target, shape, torch.arange(VOCAB), NUM_DRAFTS)
-    plain: Any = dflash_training.new_head(target, HeadShape(), torch.arange(VOCAB), NUM_DRAFTS)
+    head: Any = new_head("dflash2", target, shape, torch.arange(VOCAB), NUM_DRAFTS)
+    plain: Any = new_head("dflash", target, HeadShape(), torch.arange(VOCAB), NUM_DRAFTS)
     plain.load_state_dict(head.state_dict(), strict=False)
     window = train.windows(2, LENGTH + NUM_DRAFTS, torch.Generator().manual_seed(2))
     states, probs = Teacher(target, torch.arange(VOCAB))(window, (1, 1, 2), LENGTH)
@@ -130,9 +127,7 @@ def test_the_guess_of_acceptance_does_not_move_the_law(target: CausalLM, corpus:
     gradients = []
     for has_guess in (True, False):
         torch.manual_seed(1)
-        head: Any = dspark_training.new_head(
-            target, HeadShape(markov_rank=4), torch.arange(VOCAB), 3
-        )
+        head: Any = new_head("dspark", target, HeadShape(markov_rank=4), torch.arange(VOCAB), 3)
         if not has_guess:
             head.confidence_head = None
         states, probs = Teacher(target, torch.arange(VOCAB))(window, (1, 1, 2), LENGTH)
@@ -165,8 +160,8 @@ def test_a_trained_head_is_written_measured_and_drafts_better(
         steps=30, batch=8, length=12, num_drafts=2, block_every=2, learning_rate=3e-3
     )
     shape = HeadShape(markov_rank=4)
-    report = train_dspark(
-        target, corpus, tmp_path, settings, shape, num_prompts=1, say=lambda line: None
+    report = train_head(
+        "dspark", target, corpus, tmp_path, settings, shape, num_prompts=1, say=lambda line: None
     )
     assert kind_of_head(tmp_path) == "dspark"
     first, last = report["points"][0], report["points"][-1]
@@ -177,18 +172,18 @@ def test_a_trained_head_is_written_measured_and_drafts_better(
 
 def test_shapes_of_other_kinds_are_refused(target: CausalLM) -> None:
     ids = torch.arange(VOCAB)
-    for kind in (dflash_training, dflash2_training, dspark_training):
+    for kind in ("dflash", "dflash2", "dspark"):
         with pytest.raises(ValueError, match="num_modules = 2: a D.* head has layers, not modules"):
-            kind.new_head(target, HeadShape(num_modules=2), ids, 2)
+            new_head(kind, target, HeadShape(num_modules=2), ids, 2)
         with pytest.raises(ValueError, match="has the states 0 to 2"):
-            kind.new_head(target, HeadShape((3,)), ids, 2)
+            new_head(kind, target, HeadShape((3,)), ids, 2)
     for shape, message in (
         (HeadShape(markov_rank=4), "markov_rank = 4: a DFlash2 head has no such bias"),
         (HeadShape(selector_top_k=24), "selector_top_k = 24; it must be from 1 to 23"),
     ):
         with pytest.raises(ValueError, match=message):
-            dflash2_training.new_head(target, shape, ids, 2)
+            new_head("dflash2", target, shape, ids, 2)
     with pytest.raises(ValueError, match="markov_rank = 4: a DFlash head has no such bias"):
-        dflash_training.new_head(target, HeadShape(markov_rank=4), ids, 2)
-    head = dflash_training.new_head(target, HeadShape(), ids, 2)
+        new_head("dflash", target, HeadShape(markov_rank=4), ids, 2)
+    head = new_head("dflash", target, HeadShape(), ids, 2)
     assert isinstance(head, DflashHead) and head.config.block_size == 3

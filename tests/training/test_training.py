@@ -11,21 +11,19 @@ import torch
 from typer.testing import CliRunner
 
 from fairdraft.cli.app import app
+from fairdraft.engine.config import HEADS
 from fairdraft.models import CausalLM, load_model
 from fairdraft.speculators.heads import kind_of_head
 from fairdraft.training import (
+    KINDS,
     Corpus,
     HeadShape,
     Settings,
     read_corpus,
-    train_eagle3,
-    train_mtp,
-    train_shared_kv_mtp,
+    train_head,
 )
-from fairdraft.training import eagle3 as eagle3_training
-from fairdraft.training import mtp as mtp_training
-from fairdraft.training import shared_kv_mtp as shared_kv_training
 from fairdraft.training.head import frequent_ids, memory_layers, new_losses
+from fairdraft.training.kinds import new_head
 from fairdraft.training.loop import STATE, Loop
 from fairdraft.training.teacher import Teacher
 from tests.engine.toys import tiny_llama, word_tokenizer
@@ -53,8 +51,8 @@ def quiet(line: str) -> None: ...
 def trained(target: CausalLM, corpus: Corpus, folder: Path, **changes: Any) -> dict[str, Any]:
     settings = Settings(**(SETTINGS.as_dict() | changes.pop("settings", {})))
     options: dict[str, Any] = {"num_prompts": 0} | changes
-    train = options.pop("train", train_eagle3)
-    return train(target, corpus, folder, settings, say=quiet, **options)
+    kind = options.pop("kind", "eagle3")
+    return train_head(kind, target, corpus, folder, settings, say=quiet, **options)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +73,9 @@ def test_losses_are_those_of_drafting_from_every_position(
     train, _ = corpus.split()
     ids = frequent_ids(train, target, shape.draft_vocab_size)
     torch.manual_seed(1)
-    kind = eagle3_training if shape.num_modules is None else mtp_training
-    kind = kind if shape.memory_layers is None else shared_kv_training
-    head = kind.new_head(target, shape, ids, 3).eval()
+    kind = "eagle3" if shape.num_modules is None else "mtp"
+    kind = kind if shape.memory_layers is None else "shared_kv_mtp"
+    head = new_head(kind, target, shape, ids, 3).eval()
     generator = torch.Generator().manual_seed(2)
     window = train.windows(1, 8, generator)
     teacher = Teacher(target, ids, memory_layers(head))
@@ -125,7 +123,7 @@ def test_trained_modules_draft_better_and_are_measured_one_by_one(
         target,
         corpus,
         tmp_path,
-        train=train_mtp,
+        kind="mtp",
         shape=HeadShape(num_modules=2),
         num_prompts=1,
         settings={"steps": 30, "num_drafts": 2},
@@ -141,7 +139,7 @@ def test_a_trained_head_over_the_targets_keys_drafts_better(
     target: CausalLM, corpus: Corpus, tmp_path: Path
 ) -> None:
     report = trained(
-        target, corpus, tmp_path, train=train_shared_kv_mtp, num_prompts=1, settings={"steps": 30}
+        target, corpus, tmp_path, kind="shared_kv_mtp", num_prompts=1, settings={"steps": 30}
     )
     assert kind_of_head(tmp_path) == "shared_kv_mtp"
     first, last = report["points"][0], report["points"][-1]
@@ -150,14 +148,20 @@ def test_a_trained_head_over_the_targets_keys_drafts_better(
     assert all(1 <= m["length"] <= 5 for m in report["acceptance"])
 
 
+def test_every_method_with_a_head_is_a_kind_to_train(target: CausalLM) -> None:
+    assert set(KINDS) == set(HEADS)
+    with pytest.raises(ValueError, match="unknown kind of head 'eagle'; choose one of eagle3, mtp"):
+        new_head("eagle", target, HeadShape(), torch.arange(VOCAB), 2)
+
+
 def test_shapes_of_the_other_kind_are_refused(target: CausalLM) -> None:
     ids = torch.arange(VOCAB)
     with pytest.raises(ValueError, match="reads the last state, 2, alone"):
-        mtp_training.new_head(target, HeadShape((1,)), ids, 2)
+        new_head("mtp", target, HeadShape((1,)), ids, 2)
     with pytest.raises(ValueError, match="an EAGLE-3 head has one layer"):
-        eagle3_training.new_head(target, HeadShape(num_modules=2), ids, 2)
+        new_head("eagle3", target, HeadShape(num_modules=2), ids, 2)
     with pytest.raises(ValueError, match="memory_layers = \\(1,\\): a head for .* keys of its own"):
-        mtp_training.new_head(target, HeadShape(memory_layers=(1,)), ids, 2)
+        new_head("mtp", target, HeadShape(memory_layers=(1,)), ids, 2)
     for shape, message in (
         (HeadShape((1,)), "reads the last state, 2, alone"),
         (HeadShape(num_modules=2), "has layers, not modules"),
@@ -166,7 +170,7 @@ def test_shapes_of_the_other_kind_are_refused(target: CausalLM) -> None:
         (HeadShape(selector_top_k=4), "has no candidates"),
     ):
         with pytest.raises(ValueError, match=message):
-            shared_kv_training.new_head(target, shape, ids, 2)
+            new_head("shared_kv_mtp", target, shape, ids, 2)
 
 
 def test_a_killed_training_resumes_and_ends_with_the_same_weights(
@@ -198,10 +202,11 @@ def test_a_killed_training_resumes_and_ends_with_the_same_weights(
         ("feature_layers", {"shape": HeadShape((0, 1, 2))}),
         ("corpus", {"corpus": Corpus(corpus.ids.flip(0), corpus.starts)}),
         ("corpus", {"corpus": Corpus(corpus.ids, corpus.starts[:-1])}),
-        ("feature_layers, head, .*", {"train": train_mtp}),
+        ("feature_layers, head, .*", {"kind": "mtp"}),
     ):
+        options: Any = {"corpus": corpus} | changes
         with pytest.raises(ValueError, match=f"differs in {names}; pass the same"):
-            trained(target, folder=folder, resume=True, **({"corpus": corpus} | changes))
+            trained(target, folder=folder, resume=True, **options)
     report = trained(target, corpus, folder, resume=True)
     assert (folder / "model.safetensors").read_bytes() == whole
     assert [point["step"] for point in report["points"]] == [1, 2, 3, 4, 5, 6]

@@ -28,18 +28,7 @@ from typing import Any
 import torch
 
 from fairdraft.models import CausalLM, load_model
-from fairdraft.training import (
-    Corpus,
-    HeadShape,
-    Settings,
-    read_corpus,
-    train_dflash,
-    train_dflash2,
-    train_dspark,
-    train_eagle3,
-    train_mtp,
-    train_shared_kv_mtp,
-)
+from fairdraft.training import Corpus, HeadShape, Settings, read_corpus, train_head
 from fairdraft.training.head import measured
 from train.pocket.teacher import Decoder, Sampling
 
@@ -65,14 +54,6 @@ class Recipe:
     num_prompts: int
 
 
-TRAININGS = {
-    "eagle3": train_eagle3,
-    "mtp": train_mtp,
-    "dflash": train_dflash,
-    "dflash2": train_dflash2,
-    "dspark": train_dspark,
-    "shared_kv_mtp": train_shared_kv_mtp,
-}
 # a step of `wide` reads 7.2 MB of float32 weights on a CPU, one of `light` 6.0, of `single` 6.6 and
 # one of the draft model 5.9; all of an EAGLE-3 head's token comes through its values, so one group
 # of 64 holds it back. A block is drafted by one
@@ -263,7 +244,8 @@ def carry_out(task: Task, args: argparse.Namespace) -> None:
         settings = replace(settings, seconds=args.seconds)
     if modules > 1:
         settings = replace(settings, num_drafts=modules)
-    report = TRAININGS[args.head](
+    report = train_head(
+        args.head,
         target,
         corpus,
         args.output,

@@ -310,8 +310,8 @@ def _train(kind: str, given: dict[str, Any]) -> int:
     output, seed = given["output"], given["seed"]
     corpus = _corpus(given["data"], target, output, given["self_tokens"], seed)
     say(f"{corpus.num_documents:,} texts, {len(corpus.ids):,} ids")
-    train = getattr(training, f"train_{kind}")
-    train(
+    training.train_head(
+        kind,
         target,
         corpus,
         output,

@@ -87,6 +87,11 @@ class CausalLM:
         self._places = BlockPlaces(max_model_len, kinds, self.dtype, self.device)
 
     @property
+    def text_config(self) -> Any:
+        """The network's configuration, of a model with several parts that of its text."""
+        return self.model.config.get_text_config(decoder=True)
+
+    @property
     def num_parameters(self) -> int:
         """Number of weights; tied ones count once."""
         return sum(parameter.numel() for parameter in self.model.parameters())

@@ -2,17 +2,14 @@
 
 from fairdraft.training.acceptance import Acceptance, measure_acceptance
 from fairdraft.training.corpus import Corpus, read_corpus
-from fairdraft.training.dflash import train_dflash
-from fairdraft.training.dflash2 import train_dflash2
-from fairdraft.training.dspark import train_dspark
-from fairdraft.training.eagle3 import train_eagle3
-from fairdraft.training.head import HeadShape
-from fairdraft.training.mtp import train_mtp
+from fairdraft.training.head import train_head
+from fairdraft.training.kinds import KINDS
 from fairdraft.training.selftext import sample_corpus
 from fairdraft.training.settings import Settings
-from fairdraft.training.shared_kv_mtp import train_shared_kv_mtp
+from fairdraft.training.shape import HeadShape
 
 __all__ = [
+    "KINDS",
     "Acceptance",
     "Corpus",
     "HeadShape",
@@ -20,10 +17,5 @@ __all__ = [
     "measure_acceptance",
     "read_corpus",
     "sample_corpus",
-    "train_dflash",
-    "train_dflash2",
-    "train_dspark",
-    "train_eagle3",
-    "train_mtp",
-    "train_shared_kv_mtp",
+    "train_head",
 ]

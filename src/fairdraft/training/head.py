@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,86 +19,24 @@ from fairdraft.speculators.heads import (
     Head,
     SharedKvHead,
     SlotHead,
-    default_feature_layers,
-    join,
     save_head,
 )
 from fairdraft.training.acceptance import measure_acceptance
 from fairdraft.training.blocks import BlockLosses
 from fairdraft.training.corpus import Corpus
+from fairdraft.training.kinds import new_head
 from fairdraft.training.loop import Loop, Say
 from fairdraft.training.losses import Losses
 from fairdraft.training.picture import draw_curves
 from fairdraft.training.recall import RecallLosses
 from fairdraft.training.settings import Settings
+from fairdraft.training.shape import HeadShape
 from fairdraft.training.teacher import Teacher
 from fairdraft.training.ttt import SlotLosses
-
-#: what one kind of head has, and why the others refuse it
-_FOREIGN = {
-    "markov_rank": "has no such bias",
-    "selector_rank": "has no candidates",
-    "selector_top_k": "has no candidates",
-    "memory_layers": "has keys of its own",
-}
-
-
-@dataclass(frozen=True)
-class HeadShape:
-    """What may be chosen about a head; None takes the target's own.
-
-    Attributes:
-        feature_layers: States that are read; see `default_feature_layers`.
-        draft_vocab_size: Ids that it can draft: the most frequent ones of the corpus.
-        num_attention_heads: Query heads.
-        num_key_value_heads: Key/value heads.
-        intermediate_size: Width of the MLP.
-        num_modules: Of a head for multi-token prediction, which reads the last state alone: 1 to
-            apply one again to its own output, or as many as drafts a round.
-        num_layers: Of a DFlash, DFlash2 or DSpark head.
-        markov_rank: Of the bias of a DSpark head.
-        selector_rank: Of the candidates' scores of a DFlash2 head.
-        selector_top_k: Candidates of a DFlash2 head.
-        memory_layers: Layers of the target, from 0, that a head without keys of its own attends
-            to, one for each of its layers; None for the last one that keeps every token.
-    """
-
-    feature_layers: tuple[int, ...] | None = None
-    draft_vocab_size: int | None = None
-    num_attention_heads: int | None = None
-    num_key_value_heads: int | None = None
-    intermediate_size: int | None = None
-    num_modules: int | None = None
-    num_layers: int | None = None
-    markov_rank: int | None = None
-    selector_rank: int | None = None
-    selector_top_k: int | None = None
-    memory_layers: tuple[int, ...] | None = None
-
-    def refuse(self, kind: str, *, own: Sequence[str] = (), **reasons: str) -> None:
-        """Refuses what a kind of head has no use for.
-
-        Args:
-            kind: What messages call the head.
-            own: What it has of that which one kind alone has.
-            reasons: By the name of what else must be left out.
-
-        Raises:
-            ValueError: If one of them is given.
-        """
-        foreign = {name: reason for name, reason in _FOREIGN.items() if name not in own}
-        for name, reason in (foreign | reasons).items():
-            if getattr(self, name) is not None:
-                raise ValueError(f"{name} = {getattr(self, name)}: {kind} {reason}")
-
-
-#: target, shape, the ids that it drafts and the drafts a round to a head without its target's rows
-NewHead = Callable[[CausalLM, HeadShape, Tensor, int], Head]
 
 
 def train_head(
     kind: str,
-    new_head: NewHead,
     target: CausalLM,
     corpus: Corpus,
     folder: Path,
@@ -116,8 +54,7 @@ def train_head(
     measured acceptance, `curves.png`, and until that is done `training.pt` to resume from.
 
     Args:
-        kind: What pictures call the head.
-        new_head: Makes it.
+        kind: The method that it is for, one of `KINDS`.
         target: The frozen target; the head is trained on its device.
         corpus: Text, split here into training and held-out documents.
         folder: Where everything goes.
@@ -132,14 +69,15 @@ def train_head(
         What `training.json` holds.
 
     Raises:
-        ValueError: If the corpus is too short or the shape does not fit the target.
+        ValueError: If there is no such kind, the corpus is too short, or the shape does not fit the
+            target.
     """
     train, held_out = _prepared(corpus, settings, target)
     prompts = held_out.prompts(num_prompts, _prompt_length(held_out)) if num_prompts else []
     shape = shape or HeadShape()
     ids = frequent_ids(train, target, shape.draft_vocab_size)
     torch.manual_seed(settings.seed)
-    head = new_head(target, shape, ids, settings.num_drafts)
+    head = new_head(kind, target, shape, ids, settings.num_drafts)
     coverage = float(torch.isin(train.ids, ids.to(train.ids.device)).double().mean())
     own = head.own_parameters()
     count = sum(p.numel() for p in own.values())
@@ -227,60 +165,6 @@ def measured(
         )
         found.append(result.as_dict())
     return found
-
-
-def base_shape(target: CausalLM, shape: HeadShape, num_ids: int, num_drafts: int) -> dict[str, Any]:
-    """What every kind of head takes from its target: the arguments of a `HeadConfig`."""
-    text: Any = target.model.config.get_text_config(decoder=True)
-    num_heads = shape.num_attention_heads or text.num_attention_heads
-    rope = getattr(text, "rope_parameters", None) or {}
-    return {
-        "hidden_size": text.hidden_size,
-        "intermediate_size": shape.intermediate_size or getattr(text, "intermediate_size", 0),
-        "num_attention_heads": num_heads,
-        "num_key_value_heads": shape.num_key_value_heads
-        or getattr(text, "num_key_value_heads", num_heads),
-        "head_dim": getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
-        "vocab_size": target.vocab_size,
-        "draft_vocab_size": num_ids,
-        "target_hidden_size": text.hidden_size,
-        "max_position_embeddings": target.max_model_len,
-        "rms_norm_eps": getattr(text, "rms_norm_eps", 1e-5),
-        # the head's own rotations: those of a target that scales them per layer would not fit
-        "rope_parameters": {"rope_type": "default", "rope_theta": rope.get("rope_theta", 10000.0)},
-        "target_layers": text.num_hidden_layers,
-        "num_trained_steps": num_drafts,
-        "target_name": target.name,
-    }
-
-
-def chosen_layers(target: CausalLM, shape: HeadShape) -> tuple[int, ...]:
-    """The states that a head of several reads.
-
-    Raises:
-        ValueError: If the target has not all that are asked for.
-    """
-    text: Any = target.model.config.get_text_config(decoder=True)
-    layers = shape.feature_layers or default_feature_layers(text.num_hidden_layers)
-    if max(layers) > text.num_hidden_layers:
-        raise ValueError(
-            f"feature layers {list(layers)}: {target.name!r} has the states 0 to "
-            f"{text.num_hidden_layers}"
-        )
-    return tuple(layers)
-
-
-def settled(head: Head, target: CausalLM) -> Head:
-    """Gives a new head random weights and its target's rows."""
-    with torch.no_grad():
-        for name, parameter in head.own_parameters().items():
-            if parameter.ndim >= 2:
-                scale = 0.02 if "o_proj" in name or "down_proj" in name else None
-                deviation = scale or parameter.shape[1] ** -0.5
-                parameter.normal_(0.0, deviation)
-    head = head.to(target.device)
-    join(head, target)
-    return head
 
 
 @contextmanager

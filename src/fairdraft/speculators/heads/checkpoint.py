@@ -60,7 +60,7 @@ def load_head(folder: str | Path, target: CausalLM) -> Eagle3Head:
     name = str(folder)
     raw, found = read_checkpoint(Path(folder).expanduser())
     tensors = read_tensors(found, layout_of(raw, name))
-    config = read_config(raw, tensors, num_layers(target), name)
+    config = read_config(raw, tensors, target.text_config.num_hidden_layers, name)
     check_target(config, target, name)
     head = Eagle3Head(
         config,
@@ -205,14 +205,14 @@ def check_target(config: HeadConfig, target: CausalLM, name: str) -> None:
     Raises:
         ValueError: If width, layers or vocabulary differ.
     """
-    text: Any = target.model.config.get_text_config(decoder=True)
+    text = target.text_config
     made_for = f"; it was made for {config.target_name!r}" if config.target_name else ""
     if config.target_hidden_size != text.hidden_size:
         raise ValueError(
             f"{name!r} reads states of {config.target_hidden_size} numbers, and those of "
             f"{target.name!r} have {text.hidden_size}{made_for}"
         )
-    layers = num_layers(target)
+    layers = text.num_hidden_layers
     stated = config.target_layers
     if max(config.feature_layers) > layers or (stated is not None and stated != layers):
         wanted = stated if stated is not None else f"at least {max(config.feature_layers)}"
@@ -225,12 +225,6 @@ def check_target(config: HeadConfig, target: CausalLM, name: str) -> None:
             f"{name!r} is made for {config.vocab_size} ids, and {target.name!r} has "
             f"{target.vocab_size}{made_for}"
         )
-
-
-def num_layers(target: CausalLM) -> int:
-    """Layers of a target."""
-    text: Any = target.model.config.get_text_config(decoder=True)
-    return int(text.num_hidden_layers)
 
 
 def save_head(

@@ -16,7 +16,7 @@ from fairdraft.speculators.heads.config import ROPE_TYPES, SharedKvConfig
 
 def full_layers(target: CausalLM) -> list[int]:
     """Layers of a target that attend to every earlier token, from 0."""
-    text: Any = target.model.config.get_text_config(decoder=True)
+    text = target.text_config
     kinds = getattr(text, "layer_types", None)
     if kinds is None:
         kinds = [next(iter(target.kinds))] * text.num_hidden_layers
@@ -48,7 +48,7 @@ def rotations(target: CausalLM) -> dict[str, Any]:
     Raises:
         ValueError: If a head cannot turn its queries like the target turns its keys.
     """
-    text: Any = target.model.config.get_text_config(decoder=True)
+    text = target.text_config
     rope = dict(getattr(text, "rope_parameters", None) or {})
     kind = rope.get("rope_type", "default")
     if kind not in ROPE_TYPES or "rope_theta" not in rope or "partial_rotary_factor" in rope:
