@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from fairdraft.cli.app import app
+from fairdraft.cli.train import COMMANDS
 from fairdraft.engine.config import HEADS
 from fairdraft.models import CausalLM, load_model
 from fairdraft.speculators.heads import kind_of_head
@@ -149,7 +150,7 @@ def test_a_trained_head_over_the_targets_keys_drafts_better(
 
 
 def test_every_method_with_a_head_is_a_kind_to_train(target: CausalLM) -> None:
-    assert set(KINDS) == set(HEADS)
+    assert set(KINDS) == set(HEADS) == set(COMMANDS)
     with pytest.raises(ValueError, match="unknown kind of head 'eagle'; choose one of eagle3, mtp"):
         new_head("eagle", target, HeadShape(), torch.arange(VOCAB), 2)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,256 +24,136 @@ SHAPE = "Head"
 #: in place of a file: the target writes the corpus
 SELF = "self"
 
-Data = Annotated[
-    list[str],
-    typer.Option(
-        help="Text: .txt, .jsonl with a 'text' a line, a saved corpus, or 'self': the target "
-        "writes it. Repeat for more.",
+
+#: name to type and default
+Parameters = dict[str, tuple[Any, Any]]
+REQUIRED = Parameter.empty
+
+
+def _option(
+    kind: Any, default: Any, help_text: str, panel: str, *names: str, metavar: str | None = None
+) -> tuple[Any, Any]:
+    option = typer.Option(*names, help=help_text, rich_help_panel=panel, metavar=metavar)
+    return Annotated[kind, option], default
+
+
+RUN: Parameters = {
+    "data": _option(
+        list[str],
+        REQUIRED,
+        "Text: .txt, .jsonl with a 'text' a line, a saved corpus, or 'self': the target writes it. "
+        "Repeat for more.",
+        options.INPUT,
         metavar="FILE",
-        rich_help_panel=options.INPUT,
     ),
-]
-Output = Annotated[
-    Path,
-    typer.Option(
+    "output": _option(
+        Path,
+        REQUIRED,
+        "Folder of the head, its curves and its checkpoint.",
+        options.INPUT,
         "--output",
         "-o",
-        help="Folder of the head, its curves and its checkpoint.",
         metavar="DIR",
-        rich_help_panel=options.INPUT,
     ),
-]
+    "model": (options.Model, POCKET),
+    "self_tokens": _option(int, 500_000, "Ids that 'self' samples.", options.INPUT),
+    "resume": _option(
+        bool, False, "Go on from the checkpoint in the folder.", TRAINING, "--resume"
+    ),
+    "steps": _option(int, 2000, "Optimizer steps.", TRAINING),
+    "minutes": _option(float | None, None, "A limit by the clock.", TRAINING),
+    "batch": _option(int, 16, "Windows a step.", TRAINING),
+    "length": _option(int, 256, "Ids of a window.", TRAINING),
+    "learning_rate": _option(float, 1e-3, "At the plateau.", TRAINING),
+    "num_speculative_tokens": _option(int, 5, "Drafts a round to train for.", TRAINING),
+    "tv_weight": _option(
+        float,
+        0.0,
+        "Weight of the total variation on top of the paper's cross-entropy.",
+        TRAINING,
+    ),
+    "seed": _option(int, 0, "Of weights and windows.", TRAINING),
+    "compiled": _option(bool, False, "Compile the loss.", TRAINING, "--compile"),
+}
+#: what a head is made of; each kind takes some of it
+SHAPES: Parameters = {
+    "feature_layers": _option(str | None, None, "States that are read, e.g. 2,16,29.", SHAPE),
+    "modules": _option(
+        int, 1, "1: a single module, applied again to its own output; or one a draft.", SHAPE
+    ),
+    "layers": _option(int, 1, "Decoder layers.", SHAPE),
+    "memory_layers": _option(
+        str | None,
+        None,
+        "Layers of the target, from 0, that are attended to, e.g. 3 or 2,3.",
+        SHAPE,
+    ),
+    "selector_rank": _option(int | None, None, "Rank of the candidates' scores.", SHAPE),
+    "candidates": _option(int | None, None, "Candidates a draft.", SHAPE),
+    "markov_rank": _option(int, 256, "Rank of the bias by the token before.", SHAPE),
+    "draft_vocab_size": _option(
+        int | None, None, "Ids that are drafted: the most frequent ones.", SHAPE
+    ),
+    "num_key_value_heads": _option(int | None, None, "Key/value heads.", SHAPE),
+    "intermediate_size": _option(int | None, None, "Width of the MLP.", SHAPE),
+}
+MACHINE: Parameters = {
+    "tokenizer": (options.Tokenizer, None),
+    "device": (options.Device, "cpu"),
+    "threads": (options.Threads, None),
+}
+_SIZES = ("draft_vocab_size", "num_key_value_heads", "intermediate_size")
+#: kind to what is trained, and which of the shapes it has
+COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "eagle3": (
+        "an EAGLE-3 head: one layer that drafts from the target's hidden states",
+        ("feature_layers", *_SIZES),
+    ),
+    "mtp": (
+        "modules for multi-token prediction: layers that draft from the target's last state",
+        ("modules", *_SIZES),
+    ),
+    "dflash": (
+        "a DFlash head: layers that draft a block of masks in one pass",
+        ("feature_layers", "layers", *_SIZES),
+    ),
+    "dflash2": (
+        "a DFlash2 head: a DFlash head that chooses between a few candidates a draft",
+        ("feature_layers", "layers", "selector_rank", "candidates", *_SIZES),
+    ),
+    "dspark": (
+        "a DSpark head: a DFlash head whose drafts also read the token before",
+        ("feature_layers", "layers", "markov_rank", *_SIZES),
+    ),
+    "shared_kv_mtp": (
+        "a head without keys of its own, which attends to its target's",
+        ("memory_layers", "draft_vocab_size", "intermediate_size"),
+    ),
+}
 
 
-def _number(help_text: str, panel: str, name: str | None = None) -> Any:
-    names = [] if name is None else [name]
-    return typer.Option(*names, help=help_text, rich_help_panel=panel)
+def new_command(kind: str) -> Callable[..., None]:
+    """The command that trains one kind of head, with the parameters that it has."""
+    what, shapes = COMMANDS[kind]
 
+    def train(**given: Any) -> int:
+        return _train(kind, given)
 
-SelfTokens = Annotated[int, _number("Ids that 'self' samples.", options.INPUT)]
-Resume = Annotated[bool, _number("Go on from the checkpoint in the folder.", TRAINING, "--resume")]
-Steps = Annotated[int, _number("Optimizer steps.", TRAINING)]
-Minutes = Annotated[float | None, _number("A limit by the clock.", TRAINING)]
-Batch = Annotated[int, _number("Windows a step.", TRAINING)]
-Length = Annotated[int, _number("Ids of a window.", TRAINING)]
-LearningRate = Annotated[float, _number("At the plateau.", TRAINING)]
-NumSpeculativeTokens = Annotated[
-    int, _number("Drafts a round to train for.", TRAINING, "--num-speculative-tokens")
-]
-TvWeight = Annotated[
-    float, _number("Weight of the total variation on top of the paper's cross-entropy.", TRAINING)
-]
-Seed = Annotated[int, _number("Of weights and windows.", TRAINING)]
-Compiled = Annotated[bool, _number("Compile the loss.", TRAINING, "--compile")]
-FeatureLayers = Annotated[str | None, _number("States that are read, e.g. 2,16,29.", SHAPE)]
-Modules = Annotated[
-    int,
-    _number("1: a single module, applied again to its own output; or one a draft.", SHAPE),
-]
-Layers = Annotated[int, _number("Decoder layers.", SHAPE)]
-MemoryLayers = Annotated[
-    str | None,
-    _number("Layers of the target, from 0, that are attended to, e.g. 3 or 2,3.", SHAPE),
-]
-SelectorRank = Annotated[int | None, _number("Rank of the candidates' scores.", SHAPE)]
-Candidates = Annotated[int | None, _number("Candidates a draft.", SHAPE)]
-MarkovRank = Annotated[int, _number("Rank of the bias by the token before.", SHAPE)]
-DraftVocabSize = Annotated[
-    int | None, _number("Ids that are drafted: the most frequent ones.", SHAPE)
-]
-NumKeyValueHeads = Annotated[int | None, _number("Key/value heads.", SHAPE)]
-IntermediateSize = Annotated[int | None, _number("Width of the MLP.", SHAPE)]
-
-
-@guarded
-def eagle3(
-    data: Data,
-    output: Output,
-    model: options.Model = POCKET,
-    self_tokens: SelfTokens = 500_000,
-    resume: Resume = False,
-    steps: Steps = 2000,
-    minutes: Minutes = None,
-    batch: Batch = 16,
-    length: Length = 256,
-    learning_rate: LearningRate = 1e-3,
-    num_speculative_tokens: NumSpeculativeTokens = 5,
-    tv_weight: TvWeight = 0.0,
-    seed: Seed = 0,
-    compiled: Compiled = False,
-    feature_layers: FeatureLayers = None,
-    draft_vocab_size: DraftVocabSize = None,
-    num_key_value_heads: NumKeyValueHeads = None,
-    intermediate_size: IntermediateSize = None,
-    tokenizer: options.Tokenizer = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-) -> int:
-    """Train an EAGLE-3 head: one layer that drafts from the target's hidden states.
-
-    Progress goes to stderr. A run that was stopped goes on with --resume.
-    """
-    return _train("eagle3", locals())
-
-
-@guarded
-def mtp(
-    data: Data,
-    output: Output,
-    model: options.Model = POCKET,
-    self_tokens: SelfTokens = 500_000,
-    resume: Resume = False,
-    steps: Steps = 2000,
-    minutes: Minutes = None,
-    batch: Batch = 16,
-    length: Length = 256,
-    learning_rate: LearningRate = 1e-3,
-    num_speculative_tokens: NumSpeculativeTokens = 5,
-    tv_weight: TvWeight = 0.0,
-    seed: Seed = 0,
-    compiled: Compiled = False,
-    modules: Modules = 1,
-    draft_vocab_size: DraftVocabSize = None,
-    num_key_value_heads: NumKeyValueHeads = None,
-    intermediate_size: IntermediateSize = None,
-    tokenizer: options.Tokenizer = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-) -> int:
-    """Train modules for multi-token prediction: layers that draft from the target's last state.
+    train.__name__ = kind
+    train.__doc__ = f"""Train {what}.
 
     Progress goes to stderr. A run that was stopped goes on with --resume.
     """
-    return _train("mtp", locals())
-
-
-@guarded
-def shared_kv_mtp(
-    data: Data,
-    output: Output,
-    model: options.Model = POCKET,
-    self_tokens: SelfTokens = 500_000,
-    resume: Resume = False,
-    steps: Steps = 2000,
-    minutes: Minutes = None,
-    batch: Batch = 16,
-    length: Length = 256,
-    learning_rate: LearningRate = 1e-3,
-    num_speculative_tokens: NumSpeculativeTokens = 5,
-    tv_weight: TvWeight = 0.0,
-    seed: Seed = 0,
-    compiled: Compiled = False,
-    memory_layers: MemoryLayers = None,
-    draft_vocab_size: DraftVocabSize = None,
-    intermediate_size: IntermediateSize = None,
-    tokenizer: options.Tokenizer = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-) -> int:
-    """Train a head without keys of its own, which attends to its target's.
-
-    Progress goes to stderr. A run that was stopped goes on with --resume.
-    """
-    return _train("shared_kv_mtp", locals())
-
-
-@guarded
-def dflash(
-    data: Data,
-    output: Output,
-    model: options.Model = POCKET,
-    self_tokens: SelfTokens = 500_000,
-    resume: Resume = False,
-    steps: Steps = 2000,
-    minutes: Minutes = None,
-    batch: Batch = 16,
-    length: Length = 256,
-    learning_rate: LearningRate = 1e-3,
-    num_speculative_tokens: NumSpeculativeTokens = 5,
-    tv_weight: TvWeight = 0.0,
-    seed: Seed = 0,
-    compiled: Compiled = False,
-    feature_layers: FeatureLayers = None,
-    layers: Layers = 1,
-    draft_vocab_size: DraftVocabSize = None,
-    num_key_value_heads: NumKeyValueHeads = None,
-    intermediate_size: IntermediateSize = None,
-    tokenizer: options.Tokenizer = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-) -> int:
-    """Train a DFlash head: layers that draft a block of masks in one pass.
-
-    Progress goes to stderr. A run that was stopped goes on with --resume.
-    """
-    return _train("dflash", locals())
-
-
-@guarded
-def dflash2(
-    data: Data,
-    output: Output,
-    model: options.Model = POCKET,
-    self_tokens: SelfTokens = 500_000,
-    resume: Resume = False,
-    steps: Steps = 2000,
-    minutes: Minutes = None,
-    batch: Batch = 16,
-    length: Length = 256,
-    learning_rate: LearningRate = 1e-3,
-    num_speculative_tokens: NumSpeculativeTokens = 5,
-    tv_weight: TvWeight = 0.0,
-    seed: Seed = 0,
-    compiled: Compiled = False,
-    feature_layers: FeatureLayers = None,
-    layers: Layers = 1,
-    selector_rank: SelectorRank = None,
-    candidates: Candidates = None,
-    draft_vocab_size: DraftVocabSize = None,
-    num_key_value_heads: NumKeyValueHeads = None,
-    intermediate_size: IntermediateSize = None,
-    tokenizer: options.Tokenizer = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-) -> int:
-    """Train a DFlash2 head: a DFlash head that chooses between a few candidates a draft.
-
-    Progress goes to stderr. A run that was stopped goes on with --resume.
-    """
-    return _train("dflash2", locals())
-
-
-@guarded
-def dspark(
-    data: Data,
-    output: Output,
-    model: options.Model = POCKET,
-    self_tokens: SelfTokens = 500_000,
-    resume: Resume = False,
-    steps: Steps = 2000,
-    minutes: Minutes = None,
-    batch: Batch = 16,
-    length: Length = 256,
-    learning_rate: LearningRate = 1e-3,
-    num_speculative_tokens: NumSpeculativeTokens = 5,
-    tv_weight: TvWeight = 0.0,
-    seed: Seed = 0,
-    compiled: Compiled = False,
-    feature_layers: FeatureLayers = None,
-    layers: Layers = 1,
-    markov_rank: MarkovRank = 256,
-    draft_vocab_size: DraftVocabSize = None,
-    num_key_value_heads: NumKeyValueHeads = None,
-    intermediate_size: IntermediateSize = None,
-    tokenizer: options.Tokenizer = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-) -> int:
-    """Train a DSpark head: a DFlash head whose drafts also read the token before.
-
-    Progress goes to stderr. A run that was stopped goes on with --resume.
-    """
-    return _train("dspark", locals())
+    parameters = RUN | {name: SHAPES[name] for name in shapes} | MACHINE
+    signature = Signature(
+        [
+            Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+            for name, (annotation, default) in parameters.items()
+        ]
+    )
+    # what typer makes options of
+    train.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    return guarded(train)
 
 
 def _train(kind: str, given: dict[str, Any]) -> int:
@@ -363,10 +245,6 @@ def register(app: typer.Typer) -> None:
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    train.command(name="eagle3")(eagle3)
-    train.command(name="mtp")(mtp)
-    train.command(name="dflash")(dflash)
-    train.command(name="dflash2")(dflash2)
-    train.command(name="dspark")(dspark)
-    train.command(name="shared_kv_mtp")(shared_kv_mtp)
+    for kind in COMMANDS:
+        train.command(name=kind)(new_command(kind))
     app.add_typer(train)
