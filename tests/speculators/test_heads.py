@@ -235,7 +235,7 @@ def retensor(name: str, value: Callable[[torch.Tensor], torch.Tensor] | None) ->
         (change(vocab_size=98), "made for 98 ids"),
         (change(eagle_aux_hidden_state_layer_ids=[1, 2, 3]), "at least 3 layers"),
         (change(eagle_aux_hidden_state_layer_ids=[1, 2]), "fc.weight reads 96 numbers"),
-        (change(target_hidden_size=48), "fc.weight reads 96 numbers"),
+        (change(target_hidden_size=48), "reads states of 48 numbers"),
         (change(intermediate_size=41), "its configuration calls for"),
         (retensor("norm.weight", None), "lacks 1 tensors, 'norm.weight'"),
         (retensor("layers.1.norm.weight", torch.clone), "'layers.1.norm.weight' first"),

@@ -60,6 +60,11 @@ def test_a_head_survives_its_checkpoint(
     save_head(head, tmp_path / "b", dtype=torch.float32)
     assert load_shared_kv(tmp_path / "b", target).config == head.config
     assert ids(with_head(target, tmp_path / "b").generate(PROMPTS, PARAMS)) == text
+    # rows of its own, here the target's
+    rows: Any = target.model.get_input_embeddings()
+    retensor("embed_tokens.weight", lambda _: rows.weight.detach().clone())(tmp_path / "b")
+    assert load_shared_kv(tmp_path / "b", target).owns_embedding
+    assert ids(with_head(target, tmp_path / "b").generate(PROMPTS, PARAMS)) == text
 
 
 def restate_own(**changes: Any) -> Callable[[Path], None]:

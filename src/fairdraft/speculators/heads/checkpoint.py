@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,12 @@ import torch
 from torch import Tensor
 
 from fairdraft.models import CausalLM
-from fairdraft.speculators.heads import dflash_layout, mtp_layout, shared_kv_layout
+from fairdraft.speculators.heads import (
+    dflash_layout,
+    eagle3_layout,
+    mtp_layout,
+    shared_kv_layout,
+)
 from fairdraft.speculators.heads.config import (
     Dflash2Config,
     DflashConfig,
@@ -23,24 +29,24 @@ from fairdraft.speculators.heads.config import (
 from fairdraft.speculators.heads.dflash import DflashHead
 from fairdraft.speculators.heads.dflash2 import Dflash2Head
 from fairdraft.speculators.heads.dspark import DsparkHead
-from fairdraft.speculators.heads.files import peek_config, read_checkpoint, write_checkpoint
+from fairdraft.speculators.heads.eagle3_layout import Layout
+from fairdraft.speculators.heads.files import read_json, read_weights, write_checkpoint
 from fairdraft.speculators.heads.head import Head
-from fairdraft.speculators.heads.layouts import (
-    Layout,
-    layout_of,
-    read_config,
-    read_tensors,
-    states_eagle3,
-    target_ids,
-    write_config,
-    write_tensors,
-)
+from fairdraft.speculators.heads.layouts import target_ids
 from fairdraft.speculators.heads.mtp import MtpHead
 from fairdraft.speculators.heads.network import Eagle3Head
 from fairdraft.speculators.heads.shared_kv import SharedKvHead
 from fairdraft.speculators.heads.target_keys import check_keys
 
 _MAPS = ("d2t", "t2d")
+_HEADS: dict[type[HeadConfig], type[Head]] = {
+    Eagle3Config: Eagle3Head,
+    MtpConfig: MtpHead,
+    SharedKvConfig: SharedKvHead,
+    DflashConfig: DflashHead,
+    Dflash2Config: Dflash2Head,
+    DsparkConfig: DsparkHead,
+}
 
 
 def load_head(folder: str | Path, target: CausalLM) -> Eagle3Head:
@@ -57,19 +63,8 @@ def load_head(folder: str | Path, target: CausalLM) -> Eagle3Head:
         ValueError: If the checkpoint is damaged, not supported, or of another target; the message
             says which of the two disagree in what.
     """
-    name = str(folder)
-    raw, found = read_checkpoint(Path(folder).expanduser())
-    tensors = read_tensors(found, layout_of(raw, name))
-    config = read_config(raw, tensors, target.text_config.num_hidden_layers, name)
-    check_target(config, target, name)
-    head = Eagle3Head(
-        config,
-        target_ids(tensors, config, name),
-        owns_embedding="embed_tokens.weight" in tensors,
-        owns_output="lm_head.weight" in tensors,
-    )
-    _settle(head, tensors, target, name)
-    return head
+    layers = target.text_config.num_hidden_layers
+    return _load(folder, target, lambda raw, name: eagle3_layout.read_config(raw, layers, name))
 
 
 def load_mtp(folder: str | Path, target: CausalLM) -> MtpHead:
@@ -86,16 +81,7 @@ def load_mtp(folder: str | Path, target: CausalLM) -> MtpHead:
     Raises:
         ValueError: As `load_head`.
     """
-    name, path = str(folder), Path(folder).expanduser()
-    raw = peek_config(path)
-    config = mtp_layout.read_config(raw, name)
-    check_target(config, target, name)
-    _, found = read_checkpoint(path, lambda tensor: mtp_layout.belongs(tensor, config))
-    tensors = mtp_layout.read_tensors(found, config)
-    mtp_layout.drop_copies(tensors, target, name)
-    head = MtpHead(config, target_ids(tensors, config, name))
-    _settle(head, tensors, target, name)
-    return head
+    return _load(folder, target, mtp_layout.read_config)
 
 
 def load_shared_kv(folder: str | Path, target: CausalLM) -> SharedKvHead:
@@ -111,14 +97,7 @@ def load_shared_kv(folder: str | Path, target: CausalLM) -> SharedKvHead:
     Raises:
         ValueError: As `load_head`.
     """
-    name, path = str(folder), Path(folder).expanduser()
-    config = shared_kv_layout.read_config(peek_config(path), name)
-    check_target(config, target, name)
-    check_keys(config, target, name)
-    _, tensors = read_checkpoint(path)
-    head = SharedKvHead(config, target_ids(tensors, config, name))
-    _settle(head, tensors, target, name)
-    return head
+    return _load(folder, target, shared_kv_layout.read_config)
 
 
 def load_dflash(folder: str | Path, target: CausalLM) -> DflashHead:
@@ -134,24 +113,59 @@ def load_dflash(folder: str | Path, target: CausalLM) -> DflashHead:
     Raises:
         ValueError: As `load_head`.
     """
-    name = str(folder)
-    raw, found = read_checkpoint(Path(folder).expanduser())
-    config = dflash_layout.read_config(raw, name)
+    return _load(folder, target, dflash_layout.read_config)
+
+
+def _load(
+    folder: str | Path,
+    target: CausalLM,
+    read_config: Callable[[dict[str, Any], str], HeadConfig],
+) -> Any:
+    """Loads a head whose configuration a layout reads, and joins it to its target.
+
+    Args:
+        folder: The checkpoint.
+        target: What the head drafts for.
+        read_config: Of the layout: from config.json and what messages call the head.
+
+    Raises:
+        ValueError: As `load_head`.
+    """
+    name, path = str(folder), Path(folder).expanduser()
+    raw = read_json(path)
+    config = read_config(raw, name)
     check_target(config, target, name)
-    tensors = dflash_layout.read_tensors(found, config, name)
-    ids = target_ids(tensors, config, name)
-    owned: dict[str, bool] = {
-        "owns_embedding": "embed_tokens.weight" in tensors,
-        "owns_output": "lm_head.weight" in tensors,
-    }
-    if isinstance(config, DsparkConfig):
-        head = DsparkHead(config, ids, **owned)
-    elif isinstance(config, Dflash2Config):
-        head = Dflash2Head(config, ids, **owned)
-    else:
-        head = DflashHead(config, ids, **owned)
-    _settle(head, tensors, target, name)
+    tensors = _read_tensors(path, raw, config, target, name)
+    head = _HEADS[type(config)](
+        config,
+        target_ids(tensors, config, name),
+        owns_embedding="embed_tokens.weight" in tensors,
+        owns_output="lm_head.weight" in tensors,
+    )
+    _fill(head, {key: value for key, value in tensors.items() if key not in _MAPS}, name)
+    head.to(target.device, target.dtype).eval().requires_grad_(False)
+    join(head, target, name)
     return head
+
+
+def _read_tensors(
+    path: Path, raw: dict[str, Any], config: HeadConfig, target: CausalLM, name: str
+) -> dict[str, Tensor]:
+    """The tensors of a checkpoint in our names, as its layout has them."""
+    if isinstance(config, MtpConfig):
+        # the folder may be the target's, with many times as much in it
+        found = read_weights(path, lambda key: mtp_layout.belongs(key, config))
+        tensors = mtp_layout.read_tensors(found, config)
+        mtp_layout.drop_copies(tensors, target, name)
+        return tensors
+    if isinstance(config, SharedKvConfig):
+        check_keys(config, target, name)
+        return read_weights(path)
+    if isinstance(config, DflashConfig):
+        return dflash_layout.read_tensors(read_weights(path), config, name)
+    assert isinstance(config, Eagle3Config)
+    layout = eagle3_layout.layout_of(raw, name)
+    return eagle3_layout.read_tensors(read_weights(path), layout, config, name)
 
 
 def kind_of_head(folder: Path) -> str | None:
@@ -160,7 +174,7 @@ def kind_of_head(folder: Path) -> str | None:
     A model that brings modules of its own is a model: method "mtp" has to be asked for.
     """
     try:
-        config = peek_config(folder)
+        config = read_json(folder)
     except (OSError, ValueError):
         return None
     if mtp_layout.states_mtp(config):
@@ -170,7 +184,7 @@ def kind_of_head(folder: Path) -> str | None:
     block = dflash_layout.kind_of(config)
     if block is not None:
         return block
-    return "eagle3" if states_eagle3(config) else None
+    return "eagle3" if eagle3_layout.states_eagle3(config) else None
 
 
 def join(head: Head, target: CausalLM, name: str = "the head") -> None:
@@ -258,7 +272,8 @@ def save_head(
         content = dflash_layout.write_config(config, dtype)
     else:
         assert isinstance(config, Eagle3Config)
-        content, tensors = write_config(config, layout, dtype), write_tensors(tensors, layout)
+        content = eagle3_layout.write_config(config, layout, dtype)
+        tensors = eagle3_layout.write_tensors(tensors, layout)
     write_checkpoint(Path(folder), content, tensors)
 
 
@@ -285,25 +300,19 @@ def convert_head(
     Raises:
         ValueError: If the head is damaged, not supported, or does not say what it reads.
     """
-    name = str(source)
-    raw, found = read_checkpoint(Path(source).expanduser())
-    tensors = read_tensors(found, layout_of(raw, name))
-    config = read_config(raw, tensors, target_layers, name)
+    name, path = str(source), Path(source).expanduser()
+    raw = read_json(path)
+    config = eagle3_layout.read_config(raw, target_layers, name)
+    given = eagle3_layout.layout_of(raw, name)
+    tensors = eagle3_layout.read_tensors(read_weights(path), given, config, name)
     target_ids(tensors, config, name)
     changes: dict[str, Any] = {"target_layers": config.target_layers or target_layers}
     if target_name is not None:
         changes["target_name"] = target_name
     config = dataclasses.replace(config, **changes)
-    content = write_config(config, layout, tensors["fc.weight"].dtype)
-    write_checkpoint(Path(folder), content, write_tensors(tensors, layout))
+    content = eagle3_layout.write_config(config, layout, tensors["fc.weight"].dtype)
+    write_checkpoint(Path(folder), content, eagle3_layout.write_tensors(tensors, layout))
     return config
-
-
-def _settle(head: Head, tensors: dict[str, Tensor], target: CausalLM, name: str) -> None:
-    """Fills a head and joins it to its target, ready for use."""
-    _fill(head, {key: value for key, value in tensors.items() if key not in _MAPS}, name)
-    head.to(target.device, target.dtype).eval().requires_grad_(False)
-    join(head, target, name)
 
 
 def _fill(head: Head, weights: dict[str, Tensor], name: str) -> None:

@@ -22,7 +22,16 @@ from torch import Tensor
 from transformers import Qwen3Config
 
 from fairdraft.speculators.heads.config import Dflash2Config, DflashConfig, DsparkConfig
-from fairdraft.speculators.heads.layouts import OWN_KEY, llama_sizes
+from fairdraft.speculators.heads.layouts import (
+    OWN_KEY,
+    check_fused,
+    kind_stated,
+    layer_sizes,
+    read_layer,
+    speculators_header,
+    verifier_name,
+    without_copies,
+)
 
 Kind = Literal["dflash", "dflash2", "dspark"]
 #: classes that configurations name: as written, and of the flat layouts
@@ -38,8 +47,6 @@ _FLAT_CLASSES: dict[str, Kind] = {
 }
 #: what DFlash2 adds
 _DFLASH2 = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
-# copies of the target's weights that trainers leave in a checkpoint
-_NEEDLESS = ("verifier_lm_head.weight", "verifier_norm.weight")
 #: values that change what is computed, and the ones under which nothing changes
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False,),
@@ -56,8 +63,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 def kind_of(config: dict[str, Any]) -> Kind | None:
     """Which head of this family a configuration is of, in either layout."""
-    stated = config.get("speculators_config") or {}
-    kind = config.get("speculators_model_type") or stated.get("algorithm")
+    kind = kind_stated(config)
     if kind is None:
         kind = _FLAT_CLASSES.get("".join(config.get("architectures") or []))
     return kind if kind in _CLASSES else None
@@ -84,8 +90,7 @@ def read_config(config: dict[str, Any], name: str) -> DflashConfig:
     inner = config if is_flat else config["transformer_layer_config"]
     own, block = config.get(OWN_KEY) or {}, config | (config.get("dflash_config") or {})
     _refuse_additions(inner | block, name)
-    stated = {key: value for key, value in inner.items() if key not in ("architectures", "dtype")}
-    qwen = Qwen3Config(**stated)
+    qwen = read_layer(Qwen3Config, inner)
     others = set(qwen.layer_types or ()) - {"full_attention"}
     if others:
         raise ValueError(f"{name!r} has layers of {min(others)!r}, which is not supported")
@@ -97,15 +102,14 @@ def read_config(config: dict[str, Any], name: str) -> DflashConfig:
     is_first = bool(block.get("sample_from_anchor", is_flat and kind == "dspark"))
     if not isinstance(size, int):
         raise ValueError(f"{name!r} has block_size = {size!r}; it must say how long its blocks are")
-    verifier = (config.get("speculators_config") or {}).get("verifier") or {}
     shape: dict[str, Any] = {
-        **llama_sizes(qwen),
+        **layer_sizes(qwen),
         "draft_vocab_size": block.get("draft_vocab_size") or qwen.vocab_size,
         "target_hidden_size": block.get("target_hidden_size") or qwen.hidden_size,
         "feature_layers": tuple(layer + is_flat for layer in layers),
         "target_layers": block.get("num_target_layers") or own.get("target_layers"),
         "num_trained_steps": size - (not is_first),
-        "target_name": verifier.get("name_or_path"),
+        "target_name": verifier_name(config),
         "num_layers": qwen.num_hidden_layers,
         "anchor_first": is_first,
         "mask_token_id": _mask(block, own, name),
@@ -130,17 +134,10 @@ def read_tensors(tensors: dict[str, Tensor], config: DflashConfig, name: str) ->
     """Leaves out what a head does not need.
 
     Raises:
-        ValueError: If the matrix that fuses the target's states is missing or of another width.
+        ValueError: As `check_fused`.
     """
-    if "fc.weight" not in tensors:
-        raise ValueError(f"{name!r} lacks fc.weight, which fuses the target's states")
-    fused, wanted = tensors["fc.weight"].shape[1], len(config.feature_layers)
-    if fused != wanted * config.target_hidden_size:
-        raise ValueError(
-            f"{name!r}: fc.weight reads {fused} numbers, but {wanted} states of "
-            f"{config.target_hidden_size} are stated"
-        )
-    return {key: tensor for key, tensor in tensors.items() if key not in _NEEDLESS}
+    check_fused(tensors, config, name)
+    return without_copies(tensors)
 
 
 def write_config(config: DflashConfig, dtype: torch.dtype) -> dict[str, Any]:
@@ -160,7 +157,6 @@ def write_config(config: DflashConfig, dtype: torch.dtype) -> dict[str, Any]:
         }
     return {
         "architectures": [_CLASSES[kind]],
-        "speculators_model_type": kind,
         "draft_vocab_size": config.draft_vocab_size,
         "block_size": config.block_size,
         "target_hidden_size": config.target_hidden_size,
@@ -173,14 +169,7 @@ def write_config(config: DflashConfig, dtype: torch.dtype) -> dict[str, Any]:
             "target_layers": config.target_layers,
             "mask_embedding": config.mask_token_id is None,
         },
-        "speculators_config": {
-            "algorithm": kind,
-            "default_proposal_method": "greedy",
-            "proposal_methods": [
-                {"proposal_type": "greedy", "speculative_tokens": config.num_drafts}
-            ],
-            "verifier": {"name_or_path": config.target_name, "architectures": []},
-        },
+        **speculators_header(kind, config.num_drafts, config.target_name),
         "transformer_layer_config": {
             "model_type": "qwen3",
             "hidden_size": config.hidden_size,

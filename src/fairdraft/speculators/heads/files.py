@@ -18,7 +18,7 @@ WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 
 
-def peek_config(folder: Path) -> dict[str, Any]:
+def read_json(folder: Path) -> dict[str, Any]:
     """Reads a folder's configuration.
 
     Raises:
@@ -36,10 +36,8 @@ def peek_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_checkpoint(
-    folder: Path, is_wanted: Callable[[str], bool] | None = None
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Reads a folder's configuration and its tensors, sharded or not.
+def read_weights(folder: Path, is_wanted: Callable[[str], bool] | None = None) -> dict[str, Tensor]:
+    """Reads a folder's tensors, sharded or not.
 
     Args:
         folder: The checkpoint.
@@ -48,7 +46,6 @@ def read_checkpoint(
     Raises:
         ValueError: If a file is missing, truncated or no checkpoint.
     """
-    config = peek_config(folder)
     tensors: dict[str, Tensor] = {}
     for file in _weight_files(folder):
         tensors |= _read_tensors(file, is_wanted)
@@ -58,7 +55,7 @@ def read_checkpoint(
                 f"{str(folder)!r}: tensor {name!r} holds NaN or infinity; the head is broken, "
                 "train it again or fetch it again"
             )
-    return config, tensors
+    return tensors
 
 
 def write_checkpoint(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:

@@ -1,125 +1,100 @@
-"""The two public layouts of EAGLE-3 heads, read into one form.
-
-`speculators`: configuration under `transformer_layer_config` and `speculators_config`, the layer
-named `layers.0` (vllm-project/speculators, src/speculators/models/eagle3/config.py at 11ecdd3 and
-core.py at 033c87f). `eagle`: a flat Llama configuration with `draft_vocab_size`, the layer named
-`midlayer` (SafeAILab/EAGLE, eagle/model/cnets.py at 148042c; sgl-project/SpecForge writes the same,
-configs/llama3-70B-ealge3.json at 82b62f6). Both store `d2t[i] = target id - i` and a mask `t2d`.
-"""
+"""What the layouts of heads have in common, read and written in one way."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, Qwen3Config
 
-from fairdraft.speculators.heads.config import Eagle3Config, HeadConfig, default_feature_layers
+from fairdraft.speculators.heads.config import HeadConfig
 
-Layout = Literal["speculators", "eagle"]
-#: where we keep what neither layout has a key for
+L = TypeVar("L", LlamaConfig, Qwen3Config)
+
+#: where we keep what no layout has a key for
 OWN_KEY = "fairdraft"
-_LAYER_NAMES: dict[Layout, str] = {"speculators": "layers.0.", "eagle": "midlayer."}
 # copies of the target's weights that trainers leave in a checkpoint
-_NEEDLESS = ("verifier_lm_head.weight", "verifier_norm.weight")
+_COPIES = ("verifier_lm_head.weight", "verifier_norm.weight")
 
 
-def layout_of(config: dict[str, Any], name: str) -> Layout:
-    """Tells which layout a configuration is in.
-
-    Raises:
-        ValueError: If it is neither, or a head of another kind.
-    """
-    if "speculators_config" in config or "speculators_model_type" in config:
-        stated = config.get("speculators_config") or {}
-        kind = config.get("speculators_model_type") or stated.get("algorithm")
-        if kind != "eagle3":
-            raise ValueError(f"{name!r} is a speculator of type {kind!r}, not 'eagle3'")
-        return "speculators"
-    if "draft_vocab_size" in config or "Eagle3" in "".join(config.get("architectures") or []):
-        return "eagle"
-    if "num_nextn_predict_layers" in config:
-        raise ValueError(
-            f"{name!r} holds modules for multi-token prediction, not an EAGLE-3 head; they go to "
-            "method 'mtp'"
-        )
-    raise ValueError(
-        f"{name!r} is no EAGLE-3 head: its config.json has neither 'speculators_config' nor "
-        "'draft_vocab_size'. EAGLE-1 and EAGLE-2 heads are laid out otherwise and not read; a "
-        "draft model of its own goes to method 'draft_model'"
+def read_layer(kind: type[L], config: dict[str, Any]) -> L:
+    """A head's layers as transformers says them, from what its configuration states."""
+    return kind(
+        **{key: value for key, value in config.items() if key not in ("architectures", "dtype")}
     )
 
 
-def states_eagle3(config: dict[str, Any]) -> bool:
-    """Whether a configuration is one of an EAGLE-3 head, in either layout."""
-    try:
-        layout_of(config, "")
-    except ValueError:
-        return False
-    return True
+def layer_sizes(layer: LlamaConfig | Qwen3Config) -> dict[str, Any]:
+    """What a head's configuration takes over from its layer's as it is."""
+    return {
+        "hidden_size": layer.hidden_size,
+        "intermediate_size": layer.intermediate_size,
+        "num_attention_heads": layer.num_attention_heads,
+        "num_key_value_heads": layer.num_key_value_heads or layer.num_attention_heads,
+        "head_dim": layer.head_dim or layer.hidden_size // layer.num_attention_heads,
+        "vocab_size": layer.vocab_size,
+        "max_position_embeddings": layer.max_position_embeddings,
+        "rms_norm_eps": layer.rms_norm_eps,
+        "hidden_act": layer.hidden_act,
+        "rope_parameters": dict(
+            getattr(layer, "rope_parameters", None) or {"rope_type": "default"}
+        ),
+    }
 
 
-def read_config(
-    config: dict[str, Any], tensors: dict[str, Tensor], target_layers: int | None, name: str
-) -> Eagle3Config:
-    """Settles a head's shape from its configuration and tensors.
+def plain_llama(config: HeadConfig) -> dict[str, Any]:
+    """A head's shape as a Llama configuration, without what says nothing of it."""
+    llama = config.llama().to_dict()
+    for key in ("transformers_version", "_name_or_path", "architectures", "dtype"):
+        llama.pop(key, None)
+    return llama
 
-    Args:
-        config: The content of config.json.
-        tensors: Of the checkpoint, in our names (see `read_tensors`).
-        target_layers: Layers of the target, for heads that do not say which states they read;
-            None if they are not known.
-        name: What messages call the head.
+
+def kind_stated(config: dict[str, Any]) -> str | None:
+    """The kind of head that a configuration in the layout `speculators` states."""
+    stated = config.get("speculators_config") or {}
+    return config.get("speculators_model_type") or stated.get("algorithm")
+
+
+def verifier_name(config: dict[str, Any]) -> str | None:
+    """The target's name, as the layout `speculators` has it."""
+    verifier = (config.get("speculators_config") or {}).get("verifier") or {}
+    return verifier.get("name_or_path")
+
+
+def speculators_header(kind: str, num_drafts: int, target_name: str | None) -> dict[str, Any]:
+    """What the layout `speculators` says of a head besides its shape."""
+    return {
+        "speculators_model_type": kind,
+        "speculators_config": {
+            "algorithm": kind,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": num_drafts}],
+            "verifier": {"name_or_path": target_name, "architectures": []},
+        },
+    }
+
+
+def without_copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors without copies of the target's, which a head shares."""
+    return {key: tensor for key, tensor in tensors.items() if key not in _COPIES}
+
+
+def check_fused(tensors: dict[str, Tensor], config: HeadConfig, name: str) -> None:
+    """Refuses a head whose first matrix does not fuse the states that it is said to read.
 
     Raises:
-        ValueError: If the head has parts that are not supported, or its shapes disagree.
+        ValueError: If the matrix is missing or of another width.
     """
-    layout = layout_of(config, name)
-    inner = config["transformer_layer_config"] if layout == "speculators" else config
-    refuse_additions(config, inner, name)
-    stated = {key: value for key, value in inner.items() if key not in ("architectures", "dtype")}
-    llama = LlamaConfig(**stated)
     if "fc.weight" not in tensors:
         raise ValueError(f"{name!r} lacks fc.weight, which fuses the target's states")
-    fused = tensors["fc.weight"].shape[1]
-    target_hidden = config.get("target_hidden_size") or llama.hidden_size
-    layers = config.get("eagle_aux_hidden_state_layer_ids")
-    layers = layers or (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
-    own = config.get(OWN_KEY) or {}
-    if not layers:
-        if target_layers is None:
-            raise ValueError(
-                f"{name!r} does not say which states it reads, and the usual ones follow from "
-                "the number of the target's layers: pass it"
-            )
-        layers = default_feature_layers(target_layers)
-    if fused != len(layers) * target_hidden:
+    fused, wanted = tensors["fc.weight"].shape[1], len(config.feature_layers)
+    if fused != wanted * config.target_hidden_size:
         raise ValueError(
-            f"{name!r}: fc.weight reads {fused} numbers, but {len(layers)} states of "
-            f"{target_hidden} are stated"
+            f"{name!r}: fc.weight reads {fused} numbers, but {wanted} states of "
+            f"{config.target_hidden_size} are stated"
         )
-    verifier = (config.get("speculators_config") or {}).get("verifier") or {}
-    return Eagle3Config(
-        **llama_sizes(llama),
-        draft_vocab_size=config.get("draft_vocab_size") or llama.vocab_size,
-        target_hidden_size=target_hidden,
-        feature_layers=tuple(layers),
-        norm_before_residual=bool(config.get("norm_before_residual", False)),
-        target_layers=own.get("target_layers"),
-        num_trained_steps=own.get("num_trained_steps"),
-        target_name=verifier.get("name_or_path"),
-    )
-
-
-def read_tensors(tensors: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
-    """Renames tensors to ours, which are those of the `speculators` layout."""
-    theirs, ours = _LAYER_NAMES[layout], _LAYER_NAMES["speculators"]
-    return {
-        ours + name.removeprefix(theirs) if name.startswith(theirs) else name: tensor
-        for name, tensor in tensors.items()
-        if name not in _NEEDLESS
-    }
 
 
 def target_ids(tensors: dict[str, Tensor], config: HeadConfig, name: str) -> Tensor:
@@ -152,67 +127,6 @@ def target_ids(tensors: dict[str, Tensor], config: HeadConfig, name: str) -> Ten
     if mask is not None and not torch.equal(mask.bool().nonzero()[:, 0], ids):
         raise ValueError(f"{name!r}: t2d and d2t name different target ids")
     return ids
-
-
-def write_config(config: Eagle3Config, layout: Layout, dtype: torch.dtype) -> dict[str, Any]:
-    """The content of config.json in a layout."""
-    llama = config.llama().to_dict()
-    for key in ("transformers_version", "_name_or_path", "architectures", "dtype"):
-        llama.pop(key, None)
-    own = {
-        "target_layers": config.target_layers,
-        "num_trained_steps": config.num_trained_steps,
-    }
-    shared: dict[str, Any] = {
-        "draft_vocab_size": config.draft_vocab_size,
-        "target_hidden_size": config.target_hidden_size,
-        "eagle_aux_hidden_state_layer_ids": list(config.feature_layers),
-        "norm_before_residual": config.norm_before_residual,
-        "torch_dtype": str(dtype).removeprefix("torch."),
-        OWN_KEY: own,
-    }
-    if layout == "eagle":
-        return {"architectures": ["LlamaForCausalLMEagle3"], **llama, **shared}
-    steps = config.num_trained_steps or 5
-    return {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": "eagle3",
-        **shared,
-        "speculators_config": {
-            "algorithm": "eagle3",
-            "default_proposal_method": "greedy",
-            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": steps}],
-            "verifier": {"name_or_path": config.target_name, "architectures": []},
-        },
-        "transformer_layer_config": llama,
-    }
-
-
-def write_tensors(tensors: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
-    """Renames our tensors to a layout's."""
-    ours, theirs = _LAYER_NAMES["speculators"], _LAYER_NAMES[layout]
-    return {
-        theirs + name.removeprefix(ours) if name.startswith(ours) else name: tensor
-        for name, tensor in tensors.items()
-    }
-
-
-def llama_sizes(llama: LlamaConfig | Qwen3Config) -> dict[str, Any]:
-    """What a head's configuration takes over from its layer's as it is."""
-    return {
-        "hidden_size": llama.hidden_size,
-        "intermediate_size": llama.intermediate_size,
-        "num_attention_heads": llama.num_attention_heads,
-        "num_key_value_heads": llama.num_key_value_heads or llama.num_attention_heads,
-        "head_dim": llama.head_dim or llama.hidden_size // llama.num_attention_heads,
-        "vocab_size": llama.vocab_size,
-        "max_position_embeddings": llama.max_position_embeddings,
-        "rms_norm_eps": llama.rms_norm_eps,
-        "hidden_act": llama.hidden_act,
-        "rope_parameters": dict(
-            getattr(llama, "rope_parameters", None) or {"rope_type": "default"}
-        ),
-    }
 
 
 def refuse_additions(config: dict[str, Any], inner: dict[str, Any], name: str) -> None:

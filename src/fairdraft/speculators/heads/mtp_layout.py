@@ -19,7 +19,13 @@ from transformers import LlamaConfig
 
 from fairdraft.models import CausalLM
 from fairdraft.speculators.heads.config import MtpConfig
-from fairdraft.speculators.heads.layouts import OWN_KEY, llama_sizes, refuse_additions
+from fairdraft.speculators.heads.layouts import (
+    OWN_KEY,
+    layer_sizes,
+    plain_llama,
+    read_layer,
+    refuse_additions,
+)
 
 _MAPS = ("d2t", "t2d")
 _COUNT = "num_nextn_predict_layers"
@@ -61,11 +67,10 @@ def read_config(config: dict[str, Any], name: str) -> MtpConfig:
             f"{name!r} has num_hidden_layers = {layers!r}; its modules are numbered from there on"
         )
     refuse_additions(config, config | {"num_hidden_layers": 1}, name)
-    stated = {key: value for key, value in config.items() if key not in ("architectures", "dtype")}
-    llama = LlamaConfig(**stated)
+    llama = read_layer(LlamaConfig, config)
     own = config.get(OWN_KEY) or {}
     return MtpConfig(
-        **llama_sizes(llama),
+        **layer_sizes(llama),
         draft_vocab_size=own.get("draft_vocab_size") or llama.vocab_size,
         target_hidden_size=llama.hidden_size,
         feature_layers=(layers,),
@@ -120,12 +125,9 @@ def drop_copies(tensors: dict[str, Tensor], target: CausalLM, name: str) -> None
 
 def write_config(config: MtpConfig, dtype: torch.dtype) -> dict[str, Any]:
     """The content of config.json."""
-    llama = config.llama().to_dict()
-    for key in ("transformers_version", "_name_or_path", "architectures", "dtype"):
-        llama.pop(key, None)
     return {
         "architectures": ["FairdraftMtp"],
-        **llama,
+        **plain_llama(config),
         "num_hidden_layers": config.feature_layers[0],
         _COUNT: config.num_modules,
         "torch_dtype": str(dtype).removeprefix("torch."),

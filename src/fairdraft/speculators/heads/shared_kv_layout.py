@@ -13,7 +13,13 @@ import torch
 from transformers import LlamaConfig
 
 from fairdraft.speculators.heads.config import SharedKvConfig
-from fairdraft.speculators.heads.layouts import OWN_KEY, llama_sizes, refuse_additions
+from fairdraft.speculators.heads.layouts import (
+    OWN_KEY,
+    layer_sizes,
+    plain_llama,
+    read_layer,
+    refuse_additions,
+)
 
 KIND = "shared_kv_mtp"
 _PUBLIC = ("gemma4_assistant", "gemma4_unified_assistant")
@@ -48,8 +54,7 @@ def read_config(config: dict[str, Any], name: str) -> SharedKvConfig:
             f"no {OWN_KEY!r} that says so"
         )
     refuse_additions(config, config | {"num_hidden_layers": 1}, name)
-    stated = {key: value for key, value in config.items() if key not in ("architectures", "dtype")}
-    llama = LlamaConfig(**stated)
+    llama = read_layer(LlamaConfig, config)
     layers = own.get("memory_layers")
     if not isinstance(layers, list) or not all(isinstance(layer, int) for layer in layers):
         raise ValueError(f"{name!r} has memory_layers = {layers!r}; a list of layers is needed")
@@ -64,7 +69,7 @@ def read_config(config: dict[str, Any], name: str) -> SharedKvConfig:
             f"{name!r} has target_layers = {last!r}; it reads the state after the last"
         )
     return SharedKvConfig(
-        **llama_sizes(llama),
+        **layer_sizes(llama),
         draft_vocab_size=own.get("draft_vocab_size") or llama.vocab_size,
         target_hidden_size=llama.hidden_size,
         feature_layers=(last,),
@@ -77,12 +82,9 @@ def read_config(config: dict[str, Any], name: str) -> SharedKvConfig:
 
 def write_config(config: SharedKvConfig, dtype: torch.dtype) -> dict[str, Any]:
     """The content of config.json."""
-    llama = config.llama().to_dict()
-    for key in ("transformers_version", "_name_or_path", "architectures", "dtype"):
-        llama.pop(key, None)
     return {
         "architectures": ["FairdraftSharedKvMtp"],
-        **llama,
+        **plain_llama(config),
         "num_hidden_layers": len(config.memory_layers),
         "torch_dtype": str(dtype).removeprefix("torch."),
         OWN_KEY: {
