@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraft.ops import PLACEHOLDER_TOKEN_ID
 from fairdraft.speculators.chain import DraftChain
+from fairdraft.speculators.points import Rowless, propose_points
 from fairdraft.speculators.proposal import DraftState, Guesses, Proposal
 
 
@@ -42,8 +42,8 @@ class WrongDrafts(ValueError):
     """What a custom speculator returned cannot be used; its request fails, and no other."""
 
 
-class _Rowless:
-    """A speculator without state of its own."""
+class _Custom(Rowless):
+    """What messages call it, and what it may propose."""
 
     def __init__(self, num_speculative_tokens: int, vocab_size: int, what: str) -> None:
         self.name = "custom"
@@ -51,20 +51,8 @@ class _Rowless:
         self.vocab_size = vocab_size
         self.what = f"custom speculator {what}"
 
-    def commit(self, num_accepted_tokens: np.ndarray) -> None:
-        """Keeps no state."""
 
-    def admit_row(self, row: int) -> None:
-        """Keeps no state."""
-
-    def move_row(self, source: int, destination: int) -> None:
-        """Keeps no state."""
-
-    def drop_row(self, row: int) -> None:
-        """Keeps no state."""
-
-
-class PointSpeculator(_Rowless):
+class PointSpeculator(_Custom):
     """Proposes what a function says, as point masses.
 
     A request whose function raises or returns what cannot be used fails alone, with the value in
@@ -79,27 +67,22 @@ class PointSpeculator(_Rowless):
 
     def propose(self, state: DraftState) -> Proposal:
         """Calls the function once for each row that has room."""
-        limits = state.max_draft_tokens
-        drafts = np.full((state.num_rows, int(limits.max(initial=0))), PLACEHOLDER_TOKEN_ID)
-        counts = np.zeros(state.num_rows, np.int64)
         errors: dict[int, str] = {}
-        for row in np.flatnonzero(limits > 0).tolist():
+
+        def continue_row(row: int, most: int) -> list[int]:
             text = _sealed(state.token_ids[row, : state.num_decided[row]])
-            limit = int(limits[row])
             try:
-                found = check_drafts(self.function(text, limit), limit, self.vocab_size)
+                return check_drafts(self.function(text, most), most, self.vocab_size)
             except Exception as error:
                 errors[row] = f"{self.what}: {_said(error)}"
-                continue
-            counts[row] = len(found)
-            drafts[row, : len(found)] = found
-        drafts = drafts[:, : int(counts.max(initial=0))]
-        return Proposal(
-            torch.from_numpy(drafts.copy()), torch.from_numpy(counts), errors=errors or None
-        )
+                return []
+
+        proposal = propose_points(state, continue_row)
+        proposal.errors = errors or None
+        return proposal
 
 
-class LogitsSpeculator(_Rowless):
+class LogitsSpeculator(_Custom):
     """Samples drafts from logits that an object gives, under each request's parameters.
 
     A request fails alone as with `PointSpeculator`.

@@ -7,9 +7,8 @@ at. Source: Saxena 2023, prompt lookup decoding.
 from __future__ import annotations
 
 import numpy as np
-import torch
 
-from fairdraft.ops import PLACEHOLDER_TOKEN_ID
+from fairdraft.speculators.points import Rowless, propose_points
 from fairdraft.speculators.proposal import DraftState, Proposal
 
 
@@ -47,7 +46,7 @@ def lookup(token_ids: np.ndarray, num_tokens: int, *, min_ngram: int, max_ngram:
     return token_ids[end + np.arange(num_tokens) % period]
 
 
-class NgramSpeculator:
+class NgramSpeculator(Rowless):
     """Proposes what followed the last occurrence of the request's own last tokens.
 
     It reads nothing but the request's own decided tokens: no other request's text is proposed.
@@ -62,29 +61,9 @@ class NgramSpeculator:
 
     def propose(self, state: DraftState) -> Proposal:
         """Looks each row up; a row without a match gets no drafts."""
-        limits = state.max_draft_tokens
-        drafts = np.full((state.num_rows, int(limits.max(initial=0))), PLACEHOLDER_TOKEN_ID)
-        counts = np.zeros(state.num_rows, np.int64)
-        for row in np.flatnonzero(limits > 0):
-            found = lookup(
-                state.token_ids[row, : state.num_decided[row]],
-                int(limits[row]),
-                min_ngram=self.min_ngram,
-                max_ngram=self.max_ngram,
-            )
-            counts[row] = len(found)
-            drafts[row, : len(found)] = found
-        drafts = drafts[:, : int(counts.max(initial=0))]
-        return Proposal(torch.from_numpy(drafts.copy()), torch.from_numpy(counts))
 
-    def commit(self, num_accepted_tokens: np.ndarray) -> None:
-        """Keeps no state."""
+        def continue_row(row: int, most: int) -> np.ndarray:
+            text = state.token_ids[row, : state.num_decided[row]]
+            return lookup(text, most, min_ngram=self.min_ngram, max_ngram=self.max_ngram)
 
-    def admit_row(self, row: int) -> None:
-        """Keeps no state."""
-
-    def move_row(self, source: int, destination: int) -> None:
-        """Keeps no state."""
-
-    def drop_row(self, row: int) -> None:
-        """Keeps no state."""
+        return propose_points(state, continue_row)

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
-from fairdraft.ops import PLACEHOLDER_TOKEN_ID
 from fairdraft.speculators.matching import match_lengths
+from fairdraft.speculators.points import propose_points
 from fairdraft.speculators.proposal import DraftState, Proposal
 
 #: tokens of the output that a lost place is searched by
@@ -100,19 +99,15 @@ class PredictionSpeculator:
 
     def propose(self, state: DraftState) -> Proposal:
         """Reads what was decided since the last round, and drafts from there."""
-        limits = state.max_draft_tokens
-        drafts = np.full((state.num_rows, int(limits.max(initial=0))), PLACEHOLDER_TOKEN_ID)
-        counts = np.zeros(state.num_rows, np.int64)
-        for row in np.flatnonzero(limits > 0).tolist():
+
+        def continue_row(row: int, most: int) -> Sequence[int] | np.ndarray:
             if row not in self._cursors:
-                continue
+                return ()
             cursor, prompt_length = self._cursors[row]
             cursor.read(state.token_ids[row, prompt_length : state.num_decided[row]])
-            found = cursor.drafts(int(limits[row]))
-            counts[row] = len(found)
-            drafts[row, : len(found)] = found
-        drafts = drafts[:, : int(counts.max(initial=0))]
-        return Proposal(torch.from_numpy(drafts.copy()), torch.from_numpy(counts))
+            return cursor.drafts(most)
+
+        return propose_points(state, continue_row)
 
     def begin_request(self, row: int, prompt_length: int, prediction: Sequence[int] | None) -> None:
         """Starts at the beginning; an output that came before a preemption is read again."""

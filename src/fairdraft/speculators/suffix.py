@@ -15,15 +15,14 @@ import math
 from collections import Counter
 
 import numpy as np
-import torch
 
-from fairdraft.ops import PLACEHOLDER_TOKEN_ID
 from fairdraft.speculators.matching import latest_places, match_lengths
 from fairdraft.speculators.past_outputs import PastOutputs
+from fairdraft.speculators.points import Rowless, propose_points
 from fairdraft.speculators.proposal import DraftState, Proposal
 
 
-class SuffixSpeculator:
+class SuffixSpeculator(Rowless):
     """Follows the most frequent branch of a suffix tree over the text, as far as counts back it.
 
     For each end of the text that occurred before, up to `max_depth` tokens long, it walks to the
@@ -60,16 +59,12 @@ class SuffixSpeculator:
 
     def propose(self, state: DraftState) -> Proposal:
         """Walks the tree of each row; a row whose last token is new gets no drafts."""
-        limits = state.max_draft_tokens
-        drafts = np.full((state.num_rows, int(limits.max(initial=0))), PLACEHOLDER_TOKEN_ID)
-        counts = np.zeros(state.num_rows, np.int64)
-        for row in np.flatnonzero(limits > 0):
+
+        def continue_row(row: int, most: int) -> list[int]:
             text = state.token_ids[row, : state.num_decided[row]]
-            found = self.continue_text(text, int(limits[row]), int(state.sampler.key[row]))
-            counts[row] = len(found)
-            drafts[row, : len(found)] = found
-        drafts = drafts[:, : int(counts.max(initial=0))]
-        return Proposal(torch.from_numpy(drafts.copy()), torch.from_numpy(counts))
+            return self.continue_text(text, most, int(state.sampler.key[row]))
+
+        return propose_points(state, continue_row)
 
     def continue_text(self, text: np.ndarray, most: int, key: int = 0) -> list[int]:
         """The drafts after a text.
@@ -99,18 +94,6 @@ class SuffixSpeculator:
         """Keeps the output of a request that ended, if past outputs are searched."""
         if self.past is not None:
             self.past.add(key, token_ids)
-
-    def commit(self, num_accepted_tokens: np.ndarray) -> None:
-        """Keeps no state of a row."""
-
-    def admit_row(self, row: int) -> None:
-        """Keeps no state of a row."""
-
-    def move_row(self, source: int, destination: int) -> None:
-        """Keeps no state of a row."""
-
-    def drop_row(self, row: int) -> None:
-        """Keeps no state of a row."""
 
     def _best(self, branches: np.ndarray, lengths: np.ndarray) -> tuple[list[int], float]:
         """The walk with the highest score over all lengths of match.
