@@ -9,29 +9,17 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fairdraft.models import CausalLM, load_model
+from fairdraft.models import CausalLM
 from fairdraft.speculators.heads import Dflash2Head, DflashHead, DsparkHead, kind_of_head
 from fairdraft.training import Corpus, HeadShape, Settings, train_head
 from fairdraft.training.blocks import block_losses, block_outputs, random_anchors
 from fairdraft.training.head import frequent_ids
 from fairdraft.training.kinds import new_head
 from fairdraft.training.teacher import Teacher
-from tests.engine.toys import tiny_llama
 from tests.speculators.small_heads import law_of
+from tests.training.conftest import VOCAB
 
-VOCAB, EOS, LENGTH, NUM_DRAFTS = 23, 7, 6, 3
-
-
-@pytest.fixture(scope="module")
-def target() -> CausalLM:
-    return load_model(tiny_llama(0, vocab_size=VOCAB, eos_token_id=EOS))
-
-
-@pytest.fixture(scope="module")
-def corpus() -> Corpus:
-    generator = torch.Generator().manual_seed(0)
-    documents = [torch.randint(VOCAB, (20,), generator=generator).tolist() for _ in range(60)]
-    return Corpus.from_documents(documents, EOS)
+LENGTH, NUM_DRAFTS = 6, 3
 
 
 @pytest.mark.parametrize(

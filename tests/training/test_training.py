@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fairdraft.cli.app import app
 from fairdraft.cli.train import COMMANDS
 from fairdraft.engine.config import HEADS
-from fairdraft.models import CausalLM, load_model
+from fairdraft.models import CausalLM
 from fairdraft.speculators.heads import kind_of_head
 from fairdraft.training import (
     KINDS,
@@ -29,21 +29,9 @@ from fairdraft.training.loop import STATE, Loop
 from fairdraft.training.teacher import Teacher
 from tests.engine.toys import tiny_llama, word_tokenizer
 from tests.speculators.small_heads import law_of
+from tests.training.conftest import EOS, VOCAB
 
-VOCAB, EOS = 23, 7
 SETTINGS = Settings(steps=6, batch=2, length=12, num_drafts=3, learning_rate=3e-3)
-
-
-@pytest.fixture(scope="module")
-def target() -> CausalLM:
-    return load_model(tiny_llama(0, vocab_size=VOCAB, eos_token_id=EOS))
-
-
-@pytest.fixture(scope="module")
-def corpus() -> Corpus:
-    generator = torch.Generator().manual_seed(0)
-    documents = [torch.randint(VOCAB, (20,), generator=generator).tolist() for _ in range(60)]
-    return Corpus.from_documents(documents, EOS)
 
 
 def quiet(line: str) -> None: ...

@@ -178,13 +178,4 @@ class BlockLosses(BatchLosses[DflashHead]):
         """As `block_losses`, at anchors drawn from the generator."""
         settings = self._settings
         anchors = random_anchors(len(window), settings.length, settings.num_blocks, generator)
-        return self._losses(
-            self._head,
-            window,
-            anchors,
-            states,
-            probs,
-            self._angles,
-            decay=settings.decay,
-            tv_weight=settings.tv_weight,
-        )
+        return self._of(window, anchors, states, probs)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -58,6 +58,12 @@ class BatchLosses(Generic[H]):
         positions = torch.arange(num_positions, device=head.first_weight.device)
         self._angles = head.angles(positions[None])
         self._losses = torch.compile(losses, dynamic=False) if compiled else losses
+
+    def _of(self, *inputs: Any, **counts: int) -> Losses:
+        """Losses of a batch: the head before its inputs, rotations and weights after them."""
+        settings = self._settings
+        weights = {"decay": settings.decay, "tv_weight": settings.tv_weight}
+        return self._losses(self._head, *inputs, self._angles, **counts, **weights)
 
 
 def distances(probs: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:

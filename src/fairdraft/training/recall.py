@@ -76,18 +76,7 @@ class RecallLosses(BatchLosses[SharedKvHead]):
         generator: torch.Generator,
     ) -> Losses:
         """As `recall_losses`; keys and values follow the state, and nothing is drawn."""
-        settings = self._settings
         state, *kept = states
         layers = sorted(set(self._head.config.memory_layers))
         memory = dict(zip(layers, zip(kept[::2], kept[1::2], strict=True), strict=True))
-        return self._losses(
-            self._head,
-            window,
-            state,
-            memory,
-            probs,
-            self._angles,
-            num_drafts=settings.num_drafts,
-            decay=settings.decay,
-            tv_weight=settings.tv_weight,
-        )
+        return self._of(window, state, memory, probs, num_drafts=self._settings.num_drafts)

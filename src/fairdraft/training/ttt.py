@@ -146,14 +146,4 @@ class SlotLosses(BatchLosses[SlotHead]):
         generator: torch.Generator,
     ) -> Losses:
         """As `ttt_losses`, which draws nothing."""
-        settings = self._settings
-        return self._losses(
-            self._head,
-            window,
-            states,
-            probs,
-            self._angles,
-            num_drafts=settings.num_drafts,
-            decay=settings.decay,
-            tv_weight=settings.tv_weight,
-        )
+        return self._of(window, states, probs, num_drafts=self._settings.num_drafts)
