@@ -18,7 +18,7 @@ from fairdraft.engine import RequestOutput
 from fairdraft.models import load_model
 from tests.engine.recorder import Recorder, compare
 from tests.engine.test_pocket_repeats import random_prompts, sampled_params
-from tests.engine.toys import ids, speculating, tiny_llama
+from tests.engine.toys import ids, preempting, speculating, tiny_llama
 from tests.speculators.small_heads import save_small, with_head
 
 COMMON: dict[str, Any] = {"rejection_sample_method": "common_noise"}
@@ -125,16 +125,7 @@ def test_preemption_leaves_the_text_alone(target: Any) -> None:
     prompts, params = asked(12)
     expected = ids(LLM(target).generate(prompts, params))
     llm = drafted(4)(target, Path())
-    step, count = llm.engine.step, 0
-
-    def step_and_preempt() -> Any:
-        nonlocal count
-        count += 1
-        for name in list(llm.engine.requests)[count % 3 :: 3]:
-            llm.engine.preempt(name)
-        return step()
-
-    llm.engine.step = step_and_preempt
+    preempting(llm, lambda count, running: running[count % 3 :: 3])
     assert ids(llm.generate(prompts, params)) == expected
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from fairdraft import LLM, SamplingParams
-from tests.engine.toys import ids, speculating, tiny_llama
+from tests.engine.toys import ids, noisy_copy, speculating, tiny_llama
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12], [3, 1, 3, 1, 3, 1, 3]]
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
@@ -26,12 +25,7 @@ def plain(target: Any) -> list[list[int]]:
 
 def half_wrong(target: Any) -> Any:
     """The target with noise on its weights, so that about half of its drafts stand."""
-    draft = tiny_llama(0)
-    torch.manual_seed(5)
-    with torch.no_grad():
-        for weight in draft.parameters():
-            weight += 0.02 * torch.randn_like(weight)
-    return draft
+    return noisy_copy(5, 0.02)
 
 
 @pytest.mark.parametrize("num_drafts", range(1, 9))

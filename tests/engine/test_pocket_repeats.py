@@ -15,6 +15,7 @@ from fairdraft import LLM, SamplingParams, pocket
 from fairdraft.engine import RequestOutput
 from fairdraft.models import CausalLM, load_model
 from tests.engine.recorder import Recorder, compare
+from tests.engine.toys import preempting
 
 NUM_PROMPTS = 24
 NUM_TOKENS = 40
@@ -64,17 +65,7 @@ def run_in_another_order(llm: LLM, prompts: list, params: list) -> list[RequestO
 
 def run_with_preemptions(llm: LLM, prompts: list, params: list) -> list[RequestOutput]:
     """Drops the KV of every request at one of its rounds; it is filled again from ids."""
-    rounds = {"count": 0}
-    step = llm.engine.step
-
-    def step_and_preempt() -> Any:
-        finished = step()
-        rounds["count"] += 1
-        for name in list(llm.engine.requests)[rounds["count"] % 5 :: 5]:
-            llm.engine.preempt(name)
-        return finished
-
-    llm.engine.step = step_and_preempt  # type: ignore[method-assign]
+    preempting(llm, lambda count, running: running[count % 5 :: 5])
     return llm.generate(prompts, params)
 
 

@@ -17,6 +17,7 @@ from tests.engine.toys import (
     chain_table,
     from_probs,
     ids,
+    noisy_copy,
     speculating,
     table_model,
     tiny_llama,
@@ -75,12 +76,7 @@ def target() -> Any:
 
 @pytest.fixture(scope="module")
 def half_wrong() -> Any:
-    draft = tiny_llama(0)
-    torch.manual_seed(5)
-    with torch.no_grad():
-        for weight in draft.parameters():
-            weight += 0.02 * torch.randn_like(weight)
-    return draft
+    return noisy_copy(5, 0.02)
 
 
 def greedy(kind: str, **options: Any) -> SamplingParams:

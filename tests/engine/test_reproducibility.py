@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairdraft import LLM, SamplingParams
-from tests.engine.toys import P4, Q4, from_probs, ids, speculating, tiny_llama
+from tests.engine.toys import P4, Q4, from_probs, ids, one_at, preempting, speculating, tiny_llama
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12], [3, 1, 3, 1, 3, 1, 3], [40, 41]]
 PARAMS = [
@@ -58,17 +58,7 @@ def test_the_description_says_which_rule_runs() -> None:
 def test_preemption_keeps_the_key_and_the_text(method: str) -> None:
     llm = new_llm(method, max_num_seqs=3)
     expected = ids(llm.generate(PROMPTS, PARAMS))
-    step, count = llm.engine.step, 0
-
-    def step_and_preempt() -> Any:
-        nonlocal count
-        count += 1
-        running = llm.engine.rows.sequences
-        if count in (2, 4, 7) and running:
-            llm.engine.preempt(running[count % len(running)].request.request_id)
-        return step()
-
-    llm.engine.step = step_and_preempt
+    preempting(llm, one_at(2, 4, 7))
     outputs = llm.generate(PROMPTS, PARAMS)
     assert ids(outputs) == expected
     assert sum(o.metrics.num_preemptions for o in outputs if o.metrics) == 3

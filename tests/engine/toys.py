@@ -5,6 +5,7 @@ Axes: V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,16 @@ def tiny_llama(seed: int, *, layers: int = 2, vocab_size: int = 97, **options: A
     return LlamaForCausalLM(config).eval()
 
 
+def noisy_copy(seed: int, scale: float) -> Any:
+    """`tiny_llama(0)` with noise on its weights: with .02 about half of its drafts stand."""
+    draft = tiny_llama(0)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for weight in draft.parameters():
+            weight += scale * torch.randn_like(weight)
+    return draft
+
+
 def ids(outputs: list[Any]) -> list[list[int]]:
     """Token ids of each request's first sample."""
     return [output.outputs[0].token_ids for output in outputs]
@@ -134,6 +145,35 @@ def speculating(target: Any, draft: Any, num_speculative_tokens: int = 4, **opti
     config = {key: options.pop(key) for key in keys if key in options}
     config |= {"model": draft, "num_speculative_tokens": num_speculative_tokens}
     return LLM(target, speculative_config=config, **options)
+
+
+def preempting(llm: LLM, which: Callable[[int, list[str]], list[str]]) -> None:
+    """Drops caches before each round from now on.
+
+    Args:
+        llm: Whose rounds they are.
+        which: The round's number, from 1, and the running requests to those that are dropped.
+    """
+    step, count = llm.engine.step, 0
+
+    def step_and_preempt() -> Any:
+        nonlocal count
+        count += 1
+        running = [sequence.request.request_id for sequence in llm.engine.rows.sequences]
+        for name in which(count, list(dict.fromkeys(running))):
+            llm.engine.preempt(name)
+        return step()
+
+    llm.engine.step = step_and_preempt
+
+
+def one_at(*rounds: int) -> Callable[[int, list[str]], list[str]]:
+    """Of `preempting`: another running request at each of some rounds."""
+
+    def which(count: int, running: list[str]) -> list[str]:
+        return [running[count % len(running)]] if running and count in rounds else []
+
+    return which
 
 
 def word_tokenizer(words: list[str], *, eos_token: str | None = None) -> PreTrainedTokenizerFast:

@@ -13,7 +13,7 @@ from fairdraft import LLM, SamplingParams
 from fairdraft.noise import Stream, Trace
 from fairdraft.speculators import DraftModelSpeculator, DraftState, Proposal
 from fairdraft.speculators.chain import largest_probability
-from tests.engine.toys import from_probs, ids, speculating, tiny_llama
+from tests.engine.toys import from_probs, ids, one_at, preempting, speculating, tiny_llama
 from tests.speculators.small_heads import save_small, with_head
 
 FLAT, STEEP = [0.3, 0.25, 0.25, 0.2], [0.1, 0.7, 0.1, 0.1]
@@ -97,7 +97,7 @@ def test_the_cache_holds_what_was_decided_after_any_stop(monkeypatch: pytest.Mon
     """q is the draft's law of the text from scratch, after stops, rejections and a preemption."""
     target, draft = tiny_llama(0), tiny_llama(1, layers=1)
     llm = speculating(target, draft, 4, confidence_threshold=0.06, max_num_seqs=3)
-    propose, step, count = DraftModelSpeculator.propose, llm.engine.step, 0
+    propose = DraftModelSpeculator.propose
     checked = {"stopped": 0, "whole": 0}
 
     def noted(self: DraftModelSpeculator, state: DraftState) -> Proposal:
@@ -113,15 +113,8 @@ def test_the_cache_holds_what_was_decided_after_any_stop(monkeypatch: pytest.Mon
             checked["stopped" if number < state.max_draft_tokens[row] else "whole"] += 1
         return proposal
 
-    def step_and_preempt() -> Any:
-        nonlocal count
-        count += 1
-        if count in (3, 6) and llm.engine.rows.num_rows:
-            llm.engine.preempt(llm.engine.rows.sequences[0].request.request_id)
-        return step()
-
     monkeypatch.setattr(DraftModelSpeculator, "propose", noted)
-    llm.engine.step = step_and_preempt
+    preempting(llm, one_at(3, 6))
     prompts = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [12], [3, 1, 3, 1]]
     llm.generate(prompts, [SamplingParams(seed=seed, max_tokens=14) for seed in range(4)])
     assert min(checked.values()) > 3

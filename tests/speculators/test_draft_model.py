@@ -11,7 +11,15 @@ import torch
 from fairdraft import LLM, SamplingParams
 from fairdraft.engine.round import RoundRunner
 from fairdraft.speculators import DraftModelSpeculator, DraftState, Proposal
-from tests.engine.toys import from_probs, ids, speculating, tiny_llama
+from tests.engine.toys import (
+    from_probs,
+    ids,
+    noisy_copy,
+    one_at,
+    preempting,
+    speculating,
+    tiny_llama,
+)
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12], [3, 1, 3, 1, 3, 1, 3]]
 
@@ -20,15 +28,6 @@ def from_scratch(model: Any, token_ids: list[int]) -> np.ndarray:
     """Next-token logits of a text, without any cache."""
     with torch.inference_mode():
         return model(torch.tensor([token_ids])).logits[0, -1].numpy()
-
-
-def noisy_copy(seed: int, scale: float) -> Any:
-    draft = tiny_llama(0)
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for weight in draft.parameters():
-            weight += scale * torch.randn_like(weight)
-    return draft
 
 
 class Recorder:
@@ -70,16 +69,7 @@ def test_q_is_the_draft_given_the_decided_text(
     """After any mix of acceptances and rejections, and after a preemption."""
     target, draft = tiny_llama(0), noisy_copy(5, scale)
     llm = speculating(target, draft, num_drafts, max_num_seqs=3)
-    step, count = llm.engine.step, 0
-
-    def step_and_preempt() -> Any:
-        nonlocal count
-        count += 1
-        if count in (3, 6) and llm.engine.rows.num_rows:
-            llm.engine.preempt(llm.engine.rows.sequences[0].request.request_id)
-        return step()
-
-    llm.engine.step = step_and_preempt
+    preempting(llm, one_at(3, 6))
     params = [
         SamplingParams(seed=1, max_tokens=12),
         SamplingParams(seed=2, max_tokens=17, temperature=0.6),

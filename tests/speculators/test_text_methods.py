@@ -9,7 +9,7 @@ import pytest
 
 from fairdraft import LLM, SamplingParams
 from fairdraft.noise import Trace, TraceError
-from tests.engine.toys import ids, tiny_llama
+from tests.engine.toys import ids, one_at, preempting, tiny_llama
 from tests.law.faults import CONSTANT_OVER_STEPS
 
 VOCAB = 12
@@ -62,17 +62,7 @@ def test_a_request_is_the_same_in_any_batch_and_after_preemption(name: str) -> N
     alone = [ids(llm.generate(p, q))[0] for p, q in zip(PROMPTS, params, strict=True)]
     assert alone == expected
     narrow = new_llm(name, max_num_seqs=2)
-    step, count = narrow.engine.step, 0
-
-    def step_and_preempt() -> Any:
-        nonlocal count
-        count += 1
-        running = narrow.engine.rows.sequences
-        if count in (2, 5, 9) and running:
-            narrow.engine.preempt(running[count % len(running)].request.request_id)
-        return step()
-
-    narrow.engine.step = step_and_preempt
+    preempting(narrow, one_at(2, 5, 9))
     outputs = narrow.generate(PROMPTS, params)
     assert ids(outputs) == expected
     assert sum(o.metrics.num_preemptions for o in outputs if o.metrics) >= 2
