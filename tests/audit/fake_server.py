@@ -203,6 +203,19 @@ def delay(seconds: float) -> Trouble:
     return wait
 
 
+def vanish_after(count: int) -> Trouble:
+    """Closes connections without an answer from request `count` on."""
+
+    def vanish(number: int, handler: Handler) -> bool:
+        if number < count:
+            return False
+        handler.close_connection = True
+        handler.connection.close()
+        return True
+
+    return vanish
+
+
 @contextmanager
 def fake_server() -> Iterator[FakeServer]:
     """A running server."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -45,13 +44,7 @@ CPU = torch.device("cpu")
 NAMED = {row.name: row for row in DEVICE_ROWS}
 #: rows that the host's table does not have
 OWN = [name for name in NAMED if name not in {row.name for row in ROWS}]
-
-
-@pytest.fixture(autouse=True)
-def numpy_may_warn() -> Iterator[None]:
-    """The interpreter computes what a mask then drops."""
-    with np.errstate(all="ignore"):
-        yield
+pytestmark = pytest.mark.usefixtures("numpy_may_warn")
 
 
 def small(name: str, num_trials: int, eps: float = 1.0, **call: object) -> DeviceRow:

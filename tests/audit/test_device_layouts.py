@@ -5,8 +5,6 @@ Few programs each, since a program costs the interpreter about ten milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -24,13 +22,7 @@ from fairdraft.noise import device as noise_device
 CPU = torch.device("cpu")
 ORIGINAL = noise_device.pack_counter
 STREAMS = [int(stream) for stream in Stream]
-
-
-@pytest.fixture(autouse=True)
-def numpy_may_warn() -> Iterator[None]:
-    """The interpreter computes what a mask then drops."""
-    with np.errstate(all="ignore"):
-        yield
+pytestmark = pytest.mark.usefixtures("numpy_may_warn")
 
 
 def addresses(count: int) -> DeviceAddress:

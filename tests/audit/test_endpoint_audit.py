@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,12 @@ from fairdraft.audit.openai import Patience
 from fairdraft.audit.session import run_audit
 from fairdraft.audit.settings import AuditSettings
 from fairdraft.audit.subjects.endpoint import EndpointRequest, EndpointSubject
-from tests.audit.fake_server import FakeServer, Handler, fake_server
+from tests.audit.fake_server import FakeServer, fake_server, vanish_after
 
 QUICK = Patience(timeout=5.0, attempts=2, backoff=0.01, max_wait=1.0)
 REQUEST = EndpointRequest(num_logprobs=20, max_tokens=64)
 # by the planner, families of 8 cells pass at eps .05 from 6,600 tokens on
 LOOSE = AuditSettings(eps=0.05, alpha=1e-9, max_tokens=20_000)
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with fake_server() as running:
-        yield running
 
 
 def audit(server: FakeServer, settings: AuditSettings = LOOSE, **options: Any) -> Any:
@@ -74,14 +67,7 @@ def test_a_server_that_is_down_is_invalid() -> None:
 
 
 def test_a_server_that_vanishes_is_inconclusive_and_its_tokens_count(server: FakeServer) -> None:
-    def vanish(number: int, handler: Handler) -> bool:
-        if number < 60:
-            return False
-        handler.close_connection = True
-        handler.connection.close()
-        return True
-
-    server.trouble = vanish
+    server.trouble = vanish_after(60)
     report = audit(server, concurrency=4)
     assert (report.verdict.state, report.exit_code) == ("INCONCLUSIVE", 3)
     assert report.num_tokens == 32 * 64

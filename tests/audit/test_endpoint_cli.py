@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,10 @@ import numpy as np
 import pytest
 
 from fairdraft.audit.report import Report
-from tests.audit.fake_server import FakeServer, Handler, fake_server
+from tests.audit.fake_server import FakeServer, fake_server, vanish_after
 from tests.cli.conftest import cli  # noqa: F401
 
 QUICK = ("--model", "fake", "--attempts", "1", "--eps", "0.05", "--alpha", "1e-9")
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with fake_server() as running:
-        yield running
 
 
 @pytest.fixture
@@ -72,14 +66,7 @@ def test_a_server_that_was_down_may_be_tried_again(
 def test_a_server_that_vanishes_keeps_its_state(
     audit: Callable, server: FakeServer, tmp_path: Path
 ) -> None:
-    def vanish(number: int, handler: Handler) -> bool:
-        if number < 60:
-            return False
-        handler.close_connection = True
-        handler.connection.close()
-        return True
-
-    server.trouble = vanish
+    server.trouble = vanish_after(60)
     kept = ("--json", "--state", str(tmp_path / "audit.state"), "--concurrency", "4")
     result = audit(*kept)
     assert result.code == 3

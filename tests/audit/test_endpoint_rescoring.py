@@ -5,7 +5,6 @@ Axes: N tokens, V ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from fairdraft.audit.subject import InvalidSubject
 from fairdraft.audit.subjects.endpoint import EndpointRequest, EndpointSubject
 from fairdraft.models import load_model
 from fairdraft.stats.families import FAMILIES
-from tests.audit.fake_server import VOCAB, FakeServer, fake_server, markov_table
+from tests.audit.fake_server import VOCAB, FakeServer, markov_table
 
 REQUEST = EndpointRequest(num_logprobs=6, max_tokens=12)
 
@@ -40,12 +39,6 @@ class TableModel:
 
     def forward(self, ids: Any, start: Any, cache: Any, *, num_tokens: Any) -> Any:
         return self.law[ids]
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with fake_server() as running:
-        yield running
 
 
 def first_tokens(server: FakeServer, **models: Any) -> Any:

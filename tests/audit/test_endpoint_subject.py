@@ -5,7 +5,6 @@ Axes: N tokens, k tokens listed beside each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,6 @@ from tests.audit.fake_server import VOCAB, FakeServer, Handler, fake_server
 
 QUICK = Patience(timeout=5.0, attempts=3, backoff=0.01, max_wait=1.0)
 FEW = EndpointRequest(num_logprobs=6, max_tokens=12, seed=5)
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with fake_server() as running:
-        yield running
 
 
 def subject(server: FakeServer, request: EndpointRequest = FEW, **options: Any) -> EndpointSubject:

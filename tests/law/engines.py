@@ -16,7 +16,10 @@ from torch import Tensor
 from fairdraft import SamplingParams, pocket
 from fairdraft.models import CausalLM, load_model
 from tests.law.faulty_laws import coupled
-from tests.law.tables import softmax
+from tests.law.tables import P4, Q4, log, markov, softmax
+
+#: target and draft of the toy pair, each [4, 4] by the last token
+TABLES = markov(4, 1, P4, Q4)
 
 
 class NarrowLM(CausalLM):
@@ -151,6 +154,11 @@ def processed(logits: np.ndarray, params: SamplingParams) -> np.ndarray:
     if params.min_p:
         law = np.where(law >= params.min_p * law.max(), law, 0.0)
     return law / law.sum()
+
+
+def toy_law(h: tuple[int, ...], params: SamplingParams) -> np.ndarray:
+    """The toy target's law after a history, under a request's parameters."""
+    return processed(log(TABLES[0])[h[-1] if h else 0].astype(np.float64), params)
 
 
 def first_tokens(outputs: Iterable[Any], length: int) -> np.ndarray:

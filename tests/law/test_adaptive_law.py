@@ -21,7 +21,7 @@ from fairdraft.engine.round import RoundRunner
 from fairdraft.speculators import Proposal
 from tests.engine.toys import from_probs
 from tests.law.batches import BATCH, LENGTH, PLAIN, plan_joint
-from tests.law.engines import first_tokens, processed
+from tests.law.engines import TABLES, first_tokens, toy_law
 from tests.law.enumeration import (
     EXACT,
     Experiment,
@@ -32,9 +32,8 @@ from tests.law.enumeration import (
     weights_by_formulas,
 )
 from tests.law.judging import Check, assert_law, count, plan_for, refused
-from tests.law.tables import P4, Q4, History, Tables, dirichlet_tables, log, markov
+from tests.law.tables import History, Tables, dirichlet_tables
 
-TABLES = markov(4, 1, P4, Q4)
 #: after token 0 the draft is the target; after 1 and 2 its law is flat
 DRAFT = TABLES[1].copy()
 DRAFT[0], DRAFT[1:3] = TABLES[0][0], [0.28, 0.24, 0.24, 0.24]
@@ -116,10 +115,6 @@ def adaptive_llm(rule: str = "standard") -> LLM:
         speculative_config={**config, **options, "adaptive_cost_ratio": 0.2},
         max_num_seqs=BATCH,
     )
-
-
-def toy_law(h: tuple[int, ...], params: SamplingParams) -> np.ndarray:
-    return processed(log(TABLES[0])[h[-1] if h else 0].astype(np.float64), params)
 
 
 def checks(effect: float, rule: str = "standard") -> list[Check]:

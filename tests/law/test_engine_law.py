@@ -19,12 +19,10 @@ from fairdraft.stats import LawTest
 from tests.engine.toys import from_probs, speculating
 from tests.law import faults
 from tests.law.batches import BATCH, LENGTH, MIXED, PLAIN, mixed_checks, plan_joint, run_joint
-from tests.law.engines import first_tokens, processed
+from tests.law.engines import TABLES, first_tokens, toy_law
 from tests.law.faults import Fault
 from tests.law.judging import Check, assert_law, count, plan_for, refused
-from tests.law.tables import P4, Q4, log, markov
-
-TABLES = markov(4, 1, P4, Q4)
+from tests.law.tables import P4, Q4, log
 
 
 def toy(num_drafts: int, p: Any = TABLES[0], q: Any = TABLES[1], **options: Any) -> LLM:
@@ -33,10 +31,6 @@ def toy(num_drafts: int, p: Any = TABLES[0], q: Any = TABLES[1], **options: Any)
     limit = options.pop("context", 4096)
     target, draft = (from_probs(law, max_model_len=limit) for law in (p, q))
     return speculating(target, draft, num_drafts, **options)
-
-
-def toy_law(h: tuple[int, ...], params: SamplingParams) -> np.ndarray:
-    return processed(log(TABLES[0])[h[-1] if h else 0].astype(np.float64), params)
 
 
 def toy_checks(num_drafts: int, effect: float = 0.05, **options: Any) -> list[Check]:

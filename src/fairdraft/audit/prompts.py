@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["PROMPTS"]
+import hashlib
+import json
+
+__all__ = ["PROMPTS", "digest_prompts"]
 
 PROMPTS = (
     "Once upon a time",
@@ -54,3 +57,9 @@ PROMPTS = (
     "All the animals came to the meeting, except",
     "The bridge was old and shook when",
 )
+
+
+def digest_prompts(prompts: list[list[int]]) -> str:
+    """Tells lists of prompts, as ids, apart in the record of a run."""
+    text = json.dumps(prompts, separators=(",", ":"))
+    return f"{len(prompts)} prompts, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fairdraft.audit.prompts import PROMPTS
+from fairdraft.audit.prompts import PROMPTS, digest_prompts
 from fairdraft.audit.subject import Batch, InvalidSubject, SubjectInfo, refuse_lossy
 from fairdraft.audit.subjects.engine_copies import observed, with_trace
 
@@ -110,7 +108,7 @@ class EngineSubject:
                 "num_samples": params.n,
                 "first_seed": self.first_seed,
                 "num_requests": self.num_requests,
-                "prompts": _digest(self.prompts),
+                "prompts": digest_prompts(self.prompts),
                 "ignore_eos": params.ignore_eos,
                 "impl": llm.engine.impl,
             },
@@ -238,12 +236,6 @@ def _speculator(llm: LLM) -> str:
     schedule = llm.engine.rows.schedule
     most = "" if schedule is None else f" at most, adaptive at {schedule.cost_ratio:g}"
     return f"{name}, K = {speculator.num_speculative_tokens}{most}{rule}"
-
-
-def _digest(prompts: list[list[int]]) -> str:
-    """Tells lists of prompts apart in the record of a run."""
-    text = json.dumps(prompts, separators=(",", ":"))
-    return f"{len(prompts)} prompts, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _failures(outputs: list[RequestOutput]) -> tuple[str, ...]:

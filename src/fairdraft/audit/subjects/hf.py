@@ -5,14 +5,12 @@ Axes: B texts of a call, N tokens of a text, V vocabulary.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fairdraft.audit.contexts import ContextCheck
-from fairdraft.audit.prompts import PROMPTS
+from fairdraft.audit.prompts import PROMPTS, digest_prompts
 from fairdraft.audit.subject import Batch, InvalidSubject, SubjectInfo
 
 __all__ = ["Assistance", "HFRequest", "HFSubject", "load_stock"]
@@ -162,7 +160,7 @@ class HFSubject:
                 **request,
                 "assistance": asdict(self.assistance) if self.is_assisted else None,
                 "texts_per_batch": self.texts_per_batch,
-                "prompts": _digest(self.prompts),
+                "prompts": digest_prompts(self.prompts),
                 "transformers": transformers.__version__,
                 "torch": torch.__version__,
             },
@@ -251,8 +249,3 @@ def _name_of(network: Any) -> str:
     if network is None:
         return ""
     return str(getattr(network, "name_or_path", "") or type(network).__name__)
-
-
-def _digest(prompts: list[list[int]]) -> str:
-    text = json.dumps(prompts, separators=(",", ":"))
-    return f"{len(prompts)} prompts, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
