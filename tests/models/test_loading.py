@@ -16,7 +16,9 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from fairdraft import pocket
 from fairdraft.models import load_model
+from fairdraft.models.devices import check_device
 from fairdraft.models.support import max_context
 from tests.models.networks import MAX_POSITIONS, VOCAB_SIZE, llama, network, small
 
@@ -238,10 +240,54 @@ def test_an_unknown_type(checkpoint: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a device that is there is used")
 def test_a_device_that_is_not_there(checkpoint: Path) -> None:
-    with pytest.raises(ValueError, match="device = 'cuda' cannot be used: "):
-        load_model(checkpoint, device="cuda")
-    with pytest.raises(ValueError, match="device = 'nonsense' cannot be used: "):
-        load_model(checkpoint, device="nonsense")
+    for device, reason in (
+        ("cuda", "torch .* is built without CUDA|torch finds no CUDA device"),
+        ("cuda:1", "torch .* is built without CUDA|torch finds no CUDA device"),
+        ("nonsense", "torch knows no such device"),
+        ("meta", "models run on a CPU or on CUDA devices"),
+    ):
+        message = f"device = '{device}' cannot be used: ({reason}); here there is cpu$"
+        with pytest.raises(ValueError, match=message):
+            load_model(checkpoint, device=device)
+
+
+@pytest.mark.parametrize(
+    ("built", "count", "device", "message"),
+    [
+        (None, 0, "cuda", "is built without CUDA; here there is cpu$"),
+        ("12.9", 0, "cuda", "finds no CUDA device; here there is cpu$"),
+        ("12.9", 2, "cuda:2", "there are not as many; here there is cpu and cuda:0 and cuda:1$"),
+        ("12.9", 2, "cuda:1", None),
+    ],
+)
+def test_what_there_is_instead_of_a_device(
+    built: str | None,
+    count: int,
+    device: str,
+    message: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    if message is None:
+        check_device(device)
+        return
+    with pytest.raises(ValueError, match=message):
+        check_device(device)
+
+
+def test_a_head_is_no_model_and_is_named_among_drafters() -> None:
+    with pytest.raises(ValueError, match=r"'pocket-mtp' is a head, no target model.*'mtp'"):
+        load_model("pocket-mtp")
+    names = ", ".join(["pocket, pocket-draft, smollm2", *pocket.installed_heads()])
+    with pytest.raises(ValueError, match=f"not one of {names}. Did you mean 'pocket-draft'"):
+        load_model("pocket-daft", role="draft")
+    with pytest.raises(
+        ValueError, match=r"not one of pocket, pocket-draft, smollm2\. Did you mean"
+    ):
+        load_model("pockt")
 
 
 def test_rotary_scaling_that_follows_the_batch() -> None:

@@ -19,8 +19,6 @@ from fairdraft.speculators.heads import kind_of_head
 HEADS = pocket.HEADS
 METHODS = ("draft_model", "ngram", "suffix", "prediction", *HEADS, "custom")
 DRAFT_SAMPLE_METHODS = ("probabilistic", "greedy")
-#: names of embedded heads, and what `pocket.path` calls them
-POCKET_HEADS = {f"pocket-{method}": method for method in pocket.HEADS}
 #: methods that draft from text alone
 WITHOUT_MODEL = ("ngram", "suffix", "prediction")
 #: keys that belong to one method, or to some
@@ -130,7 +128,7 @@ class SpeculativeConfig:
         if not isinstance(self.method, str) or self.method not in METHODS:
             raise ValueError(
                 f"speculative_config: method={self.method!r} is not known; use one of "
-                f"{', '.join(METHODS)}"
+                f"{', '.join(METHODS)}, or 'auto'; for no speculation leave speculative_config out"
             )
         check_integer("num_speculative_tokens", self.num_speculative_tokens)
         if not 1 <= self.num_speculative_tokens < 1 << 16:
@@ -285,7 +283,9 @@ class SpeculativeConfig:
     def _check_model(self) -> None:
         takes_head = self.method in HEADS
         if self.model is None:
-            needed = "the folder of a head" if takes_head else "a path, a name or a loaded model"
+            needed = "a path, a name or a loaded model"
+            if takes_head:
+                needed = f"the folder of a head ('pocket-{self.method}' is that of 'pocket')"
             if self.method == "custom":
                 needed = "a function, an object, 'module:attribute' or the name of an entry point"
             raise ValueError(
@@ -321,6 +321,6 @@ def infer_method(model: Any) -> str:
         return "draft_model"
     if str(model) == "ngram":
         return "ngram"
-    if str(model) in POCKET_HEADS:
-        return POCKET_HEADS[str(model)]
+    if str(model) in pocket.HEAD_NAMES:
+        return pocket.HEAD_NAMES[str(model)]
     return kind_of_head(Path(model).expanduser()) or "draft_model"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairdraft import pocket
-from fairdraft.engine.config import POCKET_HEADS, SpeculativeConfig
+from fairdraft.engine.config import SpeculativeConfig
 from fairdraft.models import CausalLM, load_model
 from fairdraft.speculators import (
     Dflash2Speculator,
@@ -164,8 +164,8 @@ def head_folder(model: str | Path) -> Path:
     Raises:
         ValueError: If there is no such folder.
     """
-    if model in POCKET_HEADS:
-        method = POCKET_HEADS[str(model)]
+    if model in pocket.HEAD_NAMES:
+        method = pocket.HEAD_NAMES[str(model)]
         folder = pocket.path(method)
         if not (folder / "config.json").is_file():
             raise ValueError(
@@ -177,7 +177,7 @@ def head_folder(model: str | Path) -> Path:
     if not folder.is_dir():
         raise ValueError(
             f"unknown head {str(model)!r}: no such folder, and not one of "
-            f"{', '.join(POCKET_HEADS)}. Nothing is downloaded; pass a folder"
+            f"{', '.join(pocket.installed_heads())}. Nothing is downloaded; pass a folder"
         )
     return folder
 

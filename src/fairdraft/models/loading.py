@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from fairdraft import pocket
 from fairdraft.models import smollm2
 from fairdraft.models.attention import use_grouped_attention
 from fairdraft.models.causal_lm import CausalLM
+from fairdraft.models.devices import check_device
 from fairdraft.models.direct import DirectLlama
 from fairdraft.models.packing import can_pack, pack_linear_layers
 from fairdraft.models.probe import check_rollback
@@ -89,6 +91,7 @@ def load_model(
         network, folder = model, None
         config = model.config
     elif isinstance(model, str | Path):
+        check_device(device)
         name = str(model)
         folder = _resolve(model, role)
         config = _load_config(folder, name)
@@ -181,6 +184,11 @@ def _resolve(model: str | Path, role: str) -> str:
     named = named_folder(text)
     if named is not None:
         return str(named)
+    if text in pocket.HEAD_NAMES:
+        raise ValueError(
+            f"{text!r} is a head, no {role} model: it drafts for 'pocket', with method "
+            f"{pocket.HEAD_NAMES[text]!r}."
+        )
     path = Path(text).expanduser()
     if path.is_file():
         raise ValueError(f"{text!r} is a file; pass the folder that holds config.json.")
@@ -192,9 +200,13 @@ def _resolve(model: str | Path, role: str) -> str:
             )
         return str(path)
     if isinstance(model, Path) or not _is_cached(text):
+        heads = pocket.installed_heads() if role == "draft" else []
+        names = [*_NAMES, *heads]
+        close = difflib.get_close_matches(text, names, n=1)
+        meant = f"Did you mean {close[0]!r}? " if close else ""
         raise ValueError(
             f"unknown {role} model {text!r}: no such folder, not in the local Hugging Face cache, "
-            f"and not one of {', '.join(_NAMES)}. Nothing is downloaded; pass a folder."
+            f"and not one of {', '.join(names)}. {meant}Nothing is downloaded; pass a folder."
         )
     return text
 

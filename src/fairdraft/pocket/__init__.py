@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["HEADS", "NAMES", "path"]
+__all__ = ["HEADS", "HEAD_NAMES", "NAMES", "installed_heads", "path"]
 
 #: heads by method; an installation holds those that are trained so far
 HEADS = ("eagle3", "mtp", "shared_kv_mtp", "dflash", "dflash2", "dspark")
 NAMES = ("target", "draft", *HEADS)
+#: what heads are called where a model is named, to their methods
+HEAD_NAMES = {f"pocket-{method}": method for method in HEADS}
 
 
 def path(name: str) -> Path:
@@ -31,3 +33,8 @@ def path(name: str) -> Path:
     if name not in NAMES:
         raise ValueError(f"no embedded model {name!r}: choose one of {', '.join(NAMES)}")
     return Path(__file__).parent / name
+
+
+def installed_heads() -> list[str]:
+    """Names of the heads that this installation holds, such as "pocket-mtp"."""
+    return [name for name, head in HEAD_NAMES.items() if (path(head) / "config.json").is_file()]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairdraft import pocket
-from fairdraft.engine.config import POCKET_HEADS, SpeculativeConfig, infer_method
+from fairdraft.engine.config import SpeculativeConfig, infer_method
 from fairdraft.models import CausalLM
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def available(target: CausalLM) -> list[Candidate]:
 
 def embedded() -> list[tuple[dict[str, Any], Path]]:
     """The drafters of "pocket" and their folders, which an installation may lack."""
-    names = {_POCKET_DRAFT: "draft", **POCKET_HEADS}
+    names = {_POCKET_DRAFT: "draft", **pocket.HEAD_NAMES}
     return [
         ({"method": infer_method(name), "model": name}, pocket.path(folder))
         for name, folder in names.items()
