@@ -162,7 +162,7 @@ def longer_list(lines: list[dict[str, Any]]) -> None:
         (lambda lines: lines.append(lines[1]), "line 14 .*goes on with request r0"),
         (edited(2, seed=9), "line 3 .*another seed"),
         (edited(5, seed=0), "r0 and request r1 have one prompt and one seed"),
-        (lambda lines: lines.clear(), "line 1 .*no JSON"),
+        (lambda lines: lines.clear(), "line 1 .*the file is empty"),
         (lambda lines: lines.__delitem__(slice(1, None)), "holds no token"),
     ],
 )

@@ -31,7 +31,7 @@ def test_page_is_drawn_from_a_saved_report(cli: Cli, tmp_path: Path) -> None:
     ("text", "message"),
     [
         (None, "No such file"),
-        ("{", "report.json: Expecting"),
+        ("{", "report.json: no report, as it is no JSON: Expecting"),
         ('{"schema": "fairdraft/audit/9"}', "this version reads 'fairdraft/audit/1'"),
     ],
 )

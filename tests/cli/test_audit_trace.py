@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.audit.traces import plain_lines, write
 from tests.cli.conftest import Cli
 
@@ -42,7 +44,27 @@ def test_a_cut_line_needs_leave(cli: Cli, tmp_path: Path) -> None:
     assert result.code == 3 and "breaks off in line 13" in " ".join(result.out.split())
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "the file is empty"),
+        ('{"schema": "fair', "the file breaks off in it"),
+        ("not JSON\n", "it is no JSON"),
+    ],
+)
+def test_a_recording_without_a_header_is_invalid(
+    cli: Cli, tmp_path: Path, text: str, reason: str
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(text)
+    result = cli("audit", "trace", str(path))
+    assert result.code == 4
+    assert f"line 1 of t.jsonl is no header of a trace: {reason}" in " ".join(result.out.split())
+
+
 def test_a_path_that_cannot_be_read_is_a_usage_error(cli: Cli, tmp_path: Path) -> None:
-    assert cli("audit", "trace", str(tmp_path / "none.jsonl")).code == 2
+    missing = tmp_path / "none.jsonl"
+    result = cli("audit", "trace", str(missing))
+    assert result.code == 2 and result.err == f"error: {missing}: No such file or directory\n"
     result = cli("audit", "trace", str(tmp_path))
     assert result.code == 2 and "is a folder" in result.err

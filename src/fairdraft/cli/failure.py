@@ -53,7 +53,10 @@ def exit_code(body: Callable[[], int]) -> int:
     except (ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
-        if isinstance(error, OSError) or raised_by_us(error):
+        if isinstance(error, OSError):
+            say(f"error: {_without_number(error)}")
+            return EXIT_USAGE
+        if raised_by_us(error):
             say(f"error: {error}")
             return EXIT_USAGE
         return _internal(error)
@@ -64,6 +67,12 @@ def exit_code(body: Callable[[], int]) -> int:
         return ending.exit_code
     except Exception as error:
         return _internal(error)
+
+
+def _without_number(error: OSError) -> str:
+    if error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 def _internal(error: BaseException) -> int:

@@ -177,5 +177,7 @@ class Report:
         """
         try:
             return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{os.fspath(path)}: no report, as it is no JSON: {error}") from error
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from error

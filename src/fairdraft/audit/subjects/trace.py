@@ -150,8 +150,11 @@ class TraceSubject:
         try:
             return TraceHeader.read(json.loads(line))
         except (ValueError, RecursionError) as error:
-            is_json = not isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
-            reason = str(error) if is_json and line else "it is no JSON"
+            reason = str(error)
+            if not line:
+                reason = "the file is empty"
+            elif isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+                reason = "it is no JSON" if line.endswith(b"\n") else "the file breaks off in it"
             raise self.at(1, f"is no header of a trace: {reason}") from None
 
     def _scan(self, header: TraceHeader) -> _Scan:
