@@ -187,6 +187,11 @@ def test_transformers_without_a_tokenizer_takes_no_text(audit: Any) -> None:
     assert result.code == 2 and "has no tokenizer" in result.err
 
 
+def test_transformers_with_an_unknown_type_is_a_usage_error(audit: Any) -> None:
+    result = audit("hf", "--dtype", "fp32")
+    assert result.code == 2 and "dtype = 'fp32'; pass float32, bfloat16" in result.err
+
+
 def test_a_model_that_is_not_there_is_a_usage_error(cli: Cli) -> None:
     for command in ("engine", "hf"):
         result = cli(

@@ -38,12 +38,22 @@ def test_table_has_a_line_for_each_cell(cli: Cli) -> None:
     config = '{"method": "ngram", "prompt_lookup_max": 2}'
     result = cli("bench", "speculators", *SMALL, "--temperature", "1", "-s", config)
     assert result.code == 0, result.err
+    assert "1 thread; 2 requests a cell of 6 tokens, 2 prompts" in result.out
     assert [line.split("│")[2].strip() for line in result.out.splitlines() if "│" in line][1:] == [
         "plain",
         "ngram",
     ]
     # of two prompts
     assert result.out.count("(interval: at least 4 prompts)") == 1
+
+
+def test_tokens_that_the_context_cuts_off_are_said_and_a_head_is_found(cli: Cli) -> None:
+    """Each prompt is 2 ids, so that 5 of a context of 7 are left."""
+    options = ("--max-model-len", "7", "--temperature", "0", "-k", "2", "-s", '{"method": "mtp"}')
+    result = cli("bench", "speculators", *SMALL, *options)
+    assert result.code == 0, result.err
+    assert "--tokens 6: the context of 7 tokens ends requests after 5" in result.err
+    assert "of 5 of 6 tokens, where the context ended" in result.out and "mtp" in result.out
 
 
 @pytest.mark.parametrize(
@@ -54,6 +64,10 @@ def test_table_has_a_line_for_each_cell(cli: Cli) -> None:
         (("-s", "ngram", "-s", "ngram"), "given twice"),
         (("--picture", "cells.pdf"), ".png or .svg"),
         (("--temperature", "-1"), "temperature"),
+        (("-s", "dspak"), "did you mean 'dspark'?"),
+        (("-s", "auto"), "it chooses among speculators"),
+        (("-s", "none"), "plain decoding is always measured"),
+        (("-s", "prediction"), "the requests of a measurement predict nothing"),
     ],
 )
 def test_unusable_input_is_refused(cli: Cli, options: tuple[str, ...], message: str) -> None:

@@ -141,6 +141,9 @@ def test_what_is_not_usable_is_said_and_what_was_asked_for_is_refused(target: Ca
         ({"method": "auto", "rejection_sample_method": "best"}, "rejection_sample_method='best'"),
         ({"method": "auto", "prompt_lookup_max": 3}, "does not know 'prompt_lookup_max'"),
         ({"method": "auto", "candidates": [{"method": "x"}]}, "method='x'"),
+        ({"method": "auto", "candidates": [{"method": "dspark"}]}, "'pocket-dspark' is that of"),
+        ({"method": "auto", "candidates": [{"method": "prediction"}]}, "what a request predicts"),
+        ({"method": "auto", "candidates": [{"method": "auto"}]}, "is the choice itself"),
         ("automatic", "must be a dict"),
     ],
 )

@@ -88,6 +88,9 @@ def test_what_cannot_be_used_is_said_or_refused(target: CausalLM) -> None:
     assert [cell.speculator for cell in found.cells] == ["plain"]
     with pytest.raises(ValueError, match="no such folder"):
         measure_speculators(target, [Candidate("broken", broken.config, True)], **options)
+    nothing = named([{"method": "prediction"}], is_asked=True)
+    with pytest.raises(ValueError, match="predict nothing"):
+        measure_speculators(target, nothing, **options)
     wrong = named([custom(lambda ids, most: [99])])
     with pytest.raises(RequestFailed, match="99"):
         measure_speculators(target, wrong, **options)

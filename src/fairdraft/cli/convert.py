@@ -33,6 +33,9 @@ def convert(
         raise UsageFault(f"--layout {layout!r}: choose {' or '.join(LAYOUTS)}")
     if output.resolve() == head.resolve():
         raise UsageFault(f"{str(output)!r} is the head itself: choose another folder")
+    if not (head / "config.json").is_file():
+        raise UsageFault(f"{str(head)!r} is no head: it has no config.json")
+    say(f"reading {head}")
     from fairdraft.speculators.heads import convert_head
 
     config = convert_head(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fairdraft.cli import options
+from fairdraft.cli.compiling import compiling_is_said
 from fairdraft.cli.failure import EXIT_FAILED, EXIT_INTERRUPTED, UsageFault, guarded
 from fairdraft.cli.prompts import DEFAULT_PROMPT, DEFAULT_QUESTION, gather_prompts
 from fairdraft.cli.sampling import read_sampling
@@ -64,8 +65,9 @@ def generate(
 ) -> int:
     """Continue prompts, exactly as the target alone would, faster.
 
-    The text goes to stdout, everything else to stderr. Exit codes: 0 done, 1 a request
-    failed, 2 unusable input, 70 internal error, 130 interrupted.
+    The text goes to stdout, everything else to stderr. Exit codes: 0 done, 1 a
+    request failed, 2 unusable input, 70 internal error, 130 interrupted (the
+    text so far is kept).
     """
     given = dict(locals())
     from fairdraft.cli.session import Job
@@ -93,17 +95,24 @@ def generate(
 
 def carry_out(job: Job, *, as_json: bool, plain: bool) -> int:
     """Runs a job, prints what it gives and returns the exit code."""
-    from fairdraft.cli.document import document, dumps
     from fairdraft.cli.screen import Screen
-    from fairdraft.cli.session import Session
 
     if job.sampling["noise_key"] is not None and len(job.prompts) > 1:
         raise UsageFault(f"--noise-key replays one response; {len(job.prompts)} prompts are given")
     if plain and job.speculative_config is None:
         raise UsageFault("--plain compares with speculation: add --draft MODEL or --method ngram")
+    _refuse_no_prediction(job)
     screen = Screen(quiet=as_json)
     what = describe(job.speculative_config)
     screen.note(f"loading {job.model} ({what}) as {job.engine['dtype']} on {job.engine['device']}")
+    return _carry_out(job, screen, as_json=as_json, plain=plain)
+
+
+@compiling_is_said()
+def _carry_out(job: Job, screen: Screen, *, as_json: bool, plain: bool) -> int:
+    from fairdraft.cli.document import document, dumps
+    from fairdraft.cli.session import Session
+
     session = Session.load(job)
     screen.note(_loaded(session))
     run = _decode(session, screen)
@@ -117,7 +126,7 @@ def carry_out(job: Job, *, as_json: bool, plain: bool) -> int:
     if as_json:
         choice = session.llm.choice
         chosen = None if choice is None else choice.as_dict()
-        found = document(job, run, comparison, session.llm.describe(), chosen)
+        found = document(session.job, run, comparison, session.llm.describe(), chosen)
         sys.stdout.write(dumps(found) + "\n")
         sys.stdout.flush()
     screen.show_table(run, comparison)
@@ -156,6 +165,15 @@ def _compare(session: Session, screen: Screen) -> Comparison:
     screen.note(f"comparing with plain decoding, {NUM_PAIRS} runs each in turns")
     greedy = session.params.temperature < GREEDY_TEMPERATURE
     return compare(session.generate, session.generate_plain, greedy=greedy)
+
+
+def _refuse_no_prediction(job: Job) -> None:
+    config = job.speculative_config or {}
+    if config.get("method") == "prediction" and job.sampling.get("prediction") is None:
+        raise UsageFault(
+            "method 'prediction' drafts from a text that comes with the request: add "
+            """--sampling-params '{"prediction": "TEXT"}', or use --method ngram"""
+        )
 
 
 def _loaded(session: Session) -> str:

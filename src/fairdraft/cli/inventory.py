@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,16 +118,15 @@ def what_runs() -> list[Entry]:
     return [Entry("generate", ready, reason)]
 
 
-def sections() -> dict[str, list[Entry]]:
-    """Returns the whole inventory; loads torch."""
-    return {
-        "versions": versions(),
-        "devices": devices(),
-        "backends": backends(),
-        "models": models(),
-        "speculators": speculators(),
-        "what runs": what_runs(),
-    }
+#: the whole inventory, part by part; the first needs no torch, so that it shows at once
+SECTIONS: dict[str, Callable[[], list[Entry]]] = {
+    "versions": versions,
+    "devices": devices,
+    "backends": backends,
+    "models": models,
+    "speculators": speculators,
+    "what runs": what_runs,
+}
 
 
 def _embedded() -> list[Entry]:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fairdraft.cli.speculation import METHODS
+
 SAMPLING = "Sampling"
 SPECULATION = "Speculation"
 INPUT = "Input and output"
@@ -15,7 +17,7 @@ ENGINE = "Engine"
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="[MODEL]",
+        metavar="MODEL",
         help="Target: a folder in Hugging Face format, a cached name, 'pocket' or 'smollm2'.",
         show_default=True,
     ),
@@ -32,8 +34,7 @@ Draft = Annotated[
 Method = Annotated[
     str | None,
     typer.Option(
-        help="Speculator: draft_model, ngram, suffix, prediction, eagle3, mtp, shared_kv_mtp, "
-        "dflash, dflash2, dspark, custom, none, or auto, which measures what is at "
+        help=f"Speculator: {', '.join(METHODS[:-1])}, or {METHODS[-1]}, which measures what is at "
         "hand and takes the fastest.",
         metavar="NAME",
         rich_help_panel=SPECULATION,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fairdraft.cli.interrupt import deferred_interrupt
 from fairdraft.cli.loading import load_llm
 from fairdraft.cli.sampling import arguments
+from fairdraft.cli.speculation import with_method
 from fairdraft.cli.summary import EngineSeconds, Summary, summarize
 from fairdraft.cli.transcript import Transcript
 
@@ -86,6 +87,8 @@ class Session:
 
         from fairdraft.engine import SamplingParams
         from fairdraft.engine.prompts import chat_prompt
+
+        job = replace(job, speculative_config=with_method(job.speculative_config))
 
         # our own messages name the value and the way out
         transformers.logging.set_verbosity_error()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairdraft.cli import options
+from fairdraft.cli.compiling import compiling_is_said
 from fairdraft.cli.failure import UsageFault, guarded, say
 from fairdraft.cli.loading import convert_weights
 from fairdraft.cli.speculation import POCKET
@@ -160,6 +161,8 @@ def _train(kind: str, given: dict[str, Any]) -> int:
     """Trains a head from what a command was given, by the names of its parameters."""
     feature_layers = _layers("feature", given.get("feature_layers"))
     memory_layers = _layers("memory", given.get("memory_layers"))
+    _check_data(given["data"])
+    say(f"loading {given['model']} on {given['device']}")
     import torch
 
     from fairdraft import training
@@ -207,14 +210,22 @@ def _train(kind: str, given: dict[str, Any]) -> int:
     return 0
 
 
+def _check_data(data: list[str]) -> None:
+    """Refuses what cannot be read, before anything is loaded."""
+    if SELF in data and len(data) > 1:
+        raise UsageFault("--data self stands alone: the target writes the whole corpus")
+    for file in data:
+        if file != SELF and not Path(file).is_file():
+            raise UsageFault(f"--data {file}: there is no such file; 'self' lets the target write")
+
+
+@compiling_is_said()
 def _corpus(data: list[str], target: CausalLM, output: Path, self_tokens: int, seed: int) -> Corpus:
     """Reads the files, or lets the target write and keeps what it wrote for the next head."""
     from fairdraft.training import read_corpus, sample_corpus
 
     if SELF not in data:
         return read_corpus(data, target.tokenizer, target.vocab_size)
-    if len(data) > 1:
-        raise UsageFault("--data self stands alone: the target writes the whole corpus")
     # a text of another target, length or seed is another file
     name = re.sub(r"[^\w.-]+", "_", target.name)
     path = output / f"corpus-{name}-{self_tokens}-{seed}.safetensors"

@@ -212,21 +212,25 @@ def load_stock(name: str, *, dtype: str = "float32", role: str = "target") -> tu
 
     Args:
         name: A folder, a cached name, "pocket", "pocket-draft" or "smollm2".
-        dtype: A name that torch knows, or "auto".
+        dtype: A floating type by torch's name, or "auto".
         role: For messages.
 
     Raises:
         ValueError: If it cannot be loaded.
     """
+    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from fairdraft.models.loading import named_folder
 
+    kind = getattr(torch, dtype, None)
+    if dtype != "auto" and not (isinstance(kind, torch.dtype) and kind.is_floating_point):
+        raise ValueError(f"dtype = {dtype!r}; pass float32, bfloat16, float16, float64, or auto")
     path = str(named_folder(name) or name)
     try:
         network = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
     except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(
             f"the {role} model {name!r} cannot be loaded: {first}. Nothing is downloaded; pass a "
             "folder in Hugging Face format, or 'pocket'"

@@ -130,13 +130,14 @@ def endpoint(
 ) -> int:
     """Audit a server with an OpenAI-compatible completions endpoint, from outside.
 
-    Every token is held against the logprobs that came with it. They are the model's own
-    law before temperature and filters, so the audit samples at temperature 1 without
-    filters; anything else is INVALID, but for temperature 0, where the verdict is by
-    identity with the most likely token. A key for the server is read from FAIRDRAFT_API_KEY.
-    Exit codes: 0 PASS, 1 FAIL, 3 INCONCLUSIVE, 4
-    INVALID, 2 unusable input, 70 internal error, 130 interrupted (what was scored is kept,
-    and the audit goes on from its state file).
+    Every token is held against the logprobs that came with it. They are the
+    model's own law before temperature and filters, so the audit samples at
+    temperature 1 without filters; anything else is INVALID, but for temperature
+    0, where the verdict is by identity with the most likely token. A key for
+    the server is read from FAIRDRAFT_API_KEY. Exit codes: 0 PASS, 1 FAIL, 3
+    INCONCLUSIVE, 4 INVALID, 2 unusable input, 70 internal error, 130
+    interrupted (what was scored is kept, and the audit goes on from its state
+    file).
     """
     given = dict(locals())
     from fairdraft.cli.audit.run import Order, check_order, deliver, notes_console, run_subject

@@ -8,12 +8,12 @@ import typer
 
 from fairdraft.cli import options
 from fairdraft.cli.audit import run_options
+from fairdraft.cli.compiling import compiling_is_said
 from fairdraft.cli.failure import guarded
 from fairdraft.cli.speculation import POCKET, describe, speculative_config
 
 if TYPE_CHECKING:
     from fairdraft.cli.audit.run import Order
-    from fairdraft.engine import LLM
 
 __all__ = ["engine", "register"]
 
@@ -73,26 +73,30 @@ def engine(
     texts = run_options.texts(prompt, file, lines)
     order = Order.of(given)
     check_order(order)
-    notes = notes_console()
-    notes.print(f"loading {model} ({describe(config)}) as {dtype} on {device}", style="dim")
+    what = f"loading {model} ({describe(config)}) as {dtype} on {device}"
+    notes_console().print(what, style="dim", soft_wrap=True)
+    return _audit(given, config, texts, order)
+
+
+@compiling_is_said()
+def _audit(
+    given: dict[str, Any], config: dict[str, Any] | None, texts: list[str] | None, order: Order
+) -> int:
     import transformers
 
+    from fairdraft.cli.audit.run import deliver, notes_console, run_subject
     from fairdraft.cli.loading import load_llm
     from fairdraft.engine import SamplingParams
+    from fairdraft.ops.arithmetic import GREEDY_TEMPERATURE
 
     transformers.logging.set_verbosity_error()
     sampling = {name: given[name] for name in ("temperature", "top_k", "top_p", "min_p", "seed")}
     # the end of a text is ignored, so that all are of one length
     params = SamplingParams(ignore_eos=True, **sampling)
-    llm = load_llm(model, config, {name: given[name] for name in ENGINE_OPTIONS}, threads)
-    notes.print(llm.describe(), style="dim", soft_wrap=True)
-    return _audit(llm, texts, params, num_tokens, order)
-
-
-def _audit(llm: LLM, texts: list[str] | None, params: Any, num_tokens: int, order: Order) -> int:
-    from fairdraft.cli.audit.run import deliver, notes_console, run_subject
-    from fairdraft.ops.arithmetic import GREEDY_TEMPERATURE
-
+    engine = {name: given[name] for name in ENGINE_OPTIONS}
+    llm = load_llm(given["model"], config, engine, given["threads"])
+    notes_console().print(llm.describe(), style="dim", soft_wrap=True)
+    num_tokens = given["num_tokens"]
     if params.temperature < GREEDY_TEMPERATURE:
         from fairdraft.audit.subjects.engine_exact import compare_engine
 

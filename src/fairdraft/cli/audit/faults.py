@@ -34,9 +34,9 @@ def faults(
 ) -> int:
     """Plant known mistakes one by one; the audit must find each within its planned tokens.
 
-    A fault is an override of one function of the production path. Clean rows, with
-    nothing planted, must not fail. The table goes to stdout, progress to stderr. Exit
-    codes: 0 if every row came to what was expected of it, else 1.
+    A fault is an override of one function of the production path. Clean rows,
+    with nothing planted, must not fail. The table goes to stdout, progress to
+    stderr. Exit codes: 0 if every row came to what was expected of it, else 1.
     """
     from rich.console import Console
 

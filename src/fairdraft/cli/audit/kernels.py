@@ -40,8 +40,7 @@ def kernels(
     Reproduces the published figures of shared draft-residual noise. On a GPU
     (--device cuda) the layouts are planted in its kernels, and --jobs is how
     many processes compile them ahead. The table goes to stdout, progress to
-    stderr. Exit codes: 0 if every row came to what
-    was expected of it, else 1.
+    stderr. Exit codes: 0 if every row came to what was expected of it, else 1.
     """
     from rich.console import Console
 

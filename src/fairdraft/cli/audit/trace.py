@@ -40,9 +40,9 @@ def trace(
 ) -> int:
     """Audit a recording: do its tokens follow the laws that stand beside them?
 
-    Every line is checked before the first token is judged. Exit codes: 0 PASS, 1 FAIL, 3
-    INCONCLUSIVE, 4 INVALID (the message names the line), 2 unusable input, 70 internal
-    error, 130 interrupted.
+    Every line is checked before the first token is judged. Exit codes: 0 PASS,
+    1 FAIL, 3 INCONCLUSIVE, 4 INVALID (the message names the line), 2 unusable
+    input, 70 internal error, 130 interrupted.
     """
     given = dict(locals())
     from fairdraft.audit.subjects.trace import TraceSubject

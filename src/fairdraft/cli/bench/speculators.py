@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,17 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairdraft.cli import options
+from fairdraft.cli.compiling import compiling_is_said
 from fairdraft.cli.failure import EXIT_FAILED, UsageFault, guarded, say
 from fairdraft.cli.json_option import read_object
 from fairdraft.cli.prompts import gather_prompts
-from fairdraft.cli.speculation import POCKET
+from fairdraft.cli.speculation import AUTO, METHODS, NONE, POCKET, POCKET_DRAFTERS, with_drafter
 
 if TYPE_CHECKING:
+    from fairdraft.engine import LLM
     from fairdraft.engine.measuring import Candidate, Measurement
     from fairdraft.models import CausalLM
 
 SCHEMA = "fairdraft.bench.speculators/1"
 TEMPERATURES = (0.0, 0.7, 1.0)
+ENGINE_OPTIONS = ("dtype", "max_model_len", "impl", "enforce_eager")
 MEASURING = "Measuring"
 
 Speculators = Annotated[
@@ -111,9 +116,17 @@ def speculators(
     thrown away. Progress goes to stderr. Exit codes: 0 done, 1 a request failed,
     2 unusable input, 70 internal error, 130 interrupted.
     """
+    given = dict(locals())
     _check_picture(picture)
+    _check_speculators(speculator or [])
     is_given = bool(prompt or file)
     prompts = gather_prompts(prompt or [], file or [], lines=lines) if is_given else None
+    say(f"loading {model} as {dtype} on {device}")
+    return _measure(given, prompts)
+
+
+@compiling_is_said()
+def _measure(given: dict[str, Any], prompts: list[str] | None) -> int:
     import torch
     import transformers
 
@@ -128,37 +141,37 @@ def speculators(
     # our own messages name the value and the way out
     transformers.logging.set_verbosity_error()
     before = conditions()
-    say(f"loading {model} as {dtype} on {device}")
-    loading = {"tokenizer": tokenizer, "dtype": dtype, "device": device}
-    target = load_llm(model, None, loading, threads).target
-    engine: dict[str, Any] = {"dtype": dtype, "max_model_len": max_model_len}
-    engine |= {"impl": impl, "enforce_eager": enforce_eager}
+    loading = {name: given[name] for name in ("tokenizer", "dtype", "device", "max_model_len")}
+    llm = load_llm(given["model"], None, loading, given["threads"])
+    texts = PROMPTS if prompts is None else prompts
+    _say_what_is_cut(llm, texts, given["tokens"])
     try:
         with Watcher() as watcher:
             found = measure_speculators(
-                target,
-                _candidates(target, speculator),
-                prompts=PROMPTS if prompts is None else prompts,
-                num_drafts=num_speculative_tokens,
-                num_tokens=tokens,
-                temperatures=temperature or TEMPERATURES,
-                samples=rounds,
+                llm.target,
+                _candidates(llm.target, given["speculator"]),
+                prompts=texts,
+                num_drafts=given["num_speculative_tokens"],
+                num_tokens=given["tokens"],
+                temperatures=given["temperature"] or TEMPERATURES,
+                samples=given["rounds"],
                 on_sample=watcher,
-                **engine,
+                **{name: given[name] for name in ENGINE_OPTIONS},
             )
     except RequestFailed as error:
         say(f"error: a request failed, so nothing is reported: {error}")
         return EXIT_FAILED
     _warn(found)
     made = document(found, before, torch.get_num_threads(), SCHEMA)
-    if picture is not None:
-        from fairdraft.cli.bench.picture import draw
-
-        draw(made, picture)
-    if json:
+    if given["json"]:
         sys.stdout.write(dumps(made, indent=None) + "\n")
     else:
         show_table(made)
+    # last, so that a picture that cannot be written costs no figures
+    if given["picture"] is not None:
+        from fairdraft.cli.bench.picture import draw
+
+        draw(made, given["picture"])
     return 0
 
 
@@ -179,9 +192,39 @@ def _check_picture(picture: Path | None) -> None:
         )
 
 
+def _check_speculators(given: list[str]) -> None:
+    """Refuses names that cannot be meant, before anything is loaded."""
+    for value in given:
+        if value == NONE:
+            raise UsageFault("--speculator none: plain decoding is always measured; leave it out")
+        if value == AUTO:
+            raise UsageFault(
+                "--speculator auto: it chooses among speculators; leave it out, and all that are "
+                "at hand are measured"
+            )
+        if value in (*METHODS, *POCKET_DRAFTERS.values()) or Path(value).expanduser().exists():
+            continue
+        # a name in the cache of models may be anything, so only near misses of a method are typos
+        close = difflib.get_close_matches(value, METHODS, n=1, cutoff=0.75)
+        if close and not value.lstrip().startswith("{"):
+            raise UsageFault(f"--speculator {value!r}: did you mean {close[0]!r}?")
+
+
+def _say_what_is_cut(llm: LLM, prompts: Sequence[str], tokens: int) -> None:
+    """Says how many tokens fit, where the context ends requests before --tokens does."""
+    from fairdraft.engine.prompts import read_prompt
+
+    context = llm.max_model_len
+    rooms = [context - len(read_prompt(p, "prompt", llm.target, context)[1]) for p in prompts]
+    if min(rooms) < tokens:
+        say(
+            f"--tokens {tokens}: the context of {context} tokens ends requests after "
+            f"{min(rooms)}, the longest prompt's; the figures are of what fits"
+        )
+
+
 def _candidates(target: CausalLM, given: list[str] | None) -> list[Candidate] | None:
     """What --speculator names; a bare method takes the drafter that the target has for it."""
-    from fairdraft.engine.config import METHODS
     from fairdraft.engine.measuring import available, named
 
     if not given:
@@ -190,7 +233,8 @@ def _candidates(target: CausalLM, given: list[str] | None) -> list[Candidate] | 
     configs = []
     for value in given:
         if value.lstrip().startswith("{"):
-            configs.append(read_object("--speculator", value, '{"method": "ngram"}'))
+            config = read_object("--speculator", value, '{"method": "ngram"}')
+            configs.append(with_drafter(target.name, config))
         elif value in known:
             configs.append(known[value])
         else:

@@ -27,8 +27,9 @@ def show_table(found: dict[str, Any]) -> None:
     target = found["target"]
     console.print(
         f"{target['name']}, {target['parameters']:,} parameters, {target['dtype']} on "
-        f"{found['device_name']}, {found['threads']} threads; {found['samples']} requests a cell "
-        f"of {found['num_tokens']} tokens, {found['num_prompts']} prompts",
+        f"{found['device_name']}, {_count(found['threads'], 'thread')}; "
+        f"{_count(found['samples'], 'request')} a cell of {_length(found)}, "
+        f"{_count(found['num_prompts'], 'prompt')}",
         soft_wrap=True,
     )
     console.print(speculator_table(found))
@@ -57,6 +58,19 @@ def speculator_table(found: dict[str, Any]) -> Table:
         temperature = cell["temperature"]
         table.add_row(f"{temperature:g}" if is_new else "", *_row(cell))
     return table
+
+
+def _length(found: dict[str, Any]) -> str:
+    """Tokens of a request, those that the context ended early included."""
+    asked = found["num_tokens"]
+    fewest = min(cell["tokens"] for cell in found["cells"]) / found["samples"]
+    if fewest == asked:
+        return _count(asked, "token")
+    return f"{fewest:.4g} of {asked} tokens, where the context ended"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("s" if number != 1 else "")
 
 
 def length_text(cell: dict[str, Any]) -> str:

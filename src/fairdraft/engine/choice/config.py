@@ -71,6 +71,11 @@ class AutoConfig:
                 "[{'method': 'ngram'}]"
             )
         for one in given:
+            if one.get("method") in ("prediction", AUTO):
+                raise ValueError(
+                    f"candidates: method {one['method']!r} is none to choose: 'prediction' drafts "
+                    "what a request predicts, and 'auto' is the choice itself; leave it out"
+                )
             for key in _FIXED:
                 if one.get(key) not in (None, False):
                     raise ValueError(

@@ -192,6 +192,12 @@ def measure_speculators(
 
 
 def _llm(target: CausalLM, candidate: Candidate, num_drafts: int, engine: dict[str, Any]) -> LLM:
+    if candidate.config.get("method") == "prediction":
+        raise ValueError(
+            "method 'prediction' drafts what a request predicts, and the requests of a measurement "
+            "predict nothing; generate with it on texts whose outputs you expect"
+        )
+
     def make(count: int) -> LLM:
         asked = {**candidate.config, "num_speculative_tokens": count}
         return LLM(target, speculative_config=asked, **engine)
