@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -152,3 +153,7 @@ def test_document_is_strict_json_with_texts_and_figures() -> None:
     assert loaded["requests"][0]["noise_key"] == KEY
     assert loaded["comparison"]["ratio_median"] == 2.0
     assert loaded["versions"]["torch"]
+    page = (Path(__file__).resolve().parents[2] / "docs" / "generate.md").read_text("utf-8")
+    request = loaded["requests"][0]
+    for key in (*loaded, *request, *request["outputs"][0]):
+        assert f"`{key}`" in page, f"docs/generate.md does not say what {key} holds"
