@@ -60,6 +60,7 @@ def test_what_is_loaded_is_said_before_any_library_is(
         (("generate", "--draft", "d", "--file", "none"), "--file none: No such file"),
         (("bench", "speculators", "-s", "auto"), "it chooses among speculators"),
         (("train", "mtp", "--data", "none", "-o", "out"), "there is no such file"),
+        (("train", "mtp", "--data", "self", "-o", __file__), "is a file; name a folder"),
         (("train", "mtp", "--data", "self", "--data", "a", "-o", "out"), "stands alone"),
         (("convert", "none", "out"), "it has no config.json"),
     ],

@@ -161,7 +161,7 @@ def _train(kind: str, given: dict[str, Any]) -> int:
     """Trains a head from what a command was given, by the names of its parameters."""
     feature_layers = _layers("feature", given.get("feature_layers"))
     memory_layers = _layers("memory", given.get("memory_layers"))
-    _check_data(given["data"])
+    _check_files(given["data"], given["output"])
     say(f"loading {given['model']} on {given['device']}")
     import torch
 
@@ -210,8 +210,10 @@ def _train(kind: str, given: dict[str, Any]) -> int:
     return 0
 
 
-def _check_data(data: list[str]) -> None:
-    """Refuses what cannot be read, before anything is loaded."""
+def _check_files(data: list[str], output: Path) -> None:
+    """Refuses what cannot be read or written, before anything is loaded."""
+    if output.exists() and not output.is_dir():
+        raise UsageFault(f"--output {output} is a file; name a folder")
     if SELF in data and len(data) > 1:
         raise UsageFault("--data self stands alone: the target writes the whole corpus")
     for file in data:
