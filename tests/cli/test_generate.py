@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -243,7 +244,7 @@ def test_fault_of_ours_exits_70(cli, monkeypatch) -> None:
     assert result.code == 70 and "rows disagree" in result.err and "please report" in result.err
 
 
-def start_on_terminal(*arguments: str, **environment: str) -> tuple[subprocess.Popen[bytes], int]:
+def start_on_terminal(*arguments: str) -> tuple[subprocess.Popen[bytes], int]:
     """Starts the command with a terminal as stdout and stderr; returns it and our end."""
     ours, theirs = pty.openpty()
     inherited = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS")}
@@ -252,7 +253,7 @@ def start_on_terminal(*arguments: str, **environment: str) -> tuple[subprocess.P
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
-        env={**inherited, "PYTHONPATH": str(SRC), "TERM": "xterm-256color", **environment},
+        env={**inherited, "PYTHONPATH": str(SRC), "TERM": "xterm-256color"},
     )
     os.close(theirs)
     return process, ours
@@ -286,36 +287,45 @@ def test_interrupt_keeps_the_text_and_exits_130() -> None:
     assert "Traceback" not in text
 
 
-def test_no_color_is_honored() -> None:
-    process, ours = start_on_terminal("--max-tokens", "8", NO_COLOR="1")
-    seen = read_until(ours, None).decode()
-    os.close(ours)
-    assert process.wait(60) == 0
-    assert re.search(r"\x1b\[[0-9;]*3[0-7]m", seen) is None
+class Terminal(io.StringIO):
+    """Memory that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_no_color_is_honored(is_asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if is_asked:
+        monkeypatch.setenv("NO_COLOR", "1")
+    assert run_on(screen, monkeypatch, "generate", "--max-tokens", "8") == 0
+    seen = screen.getvalue()
+    assert (re.search(r"\x1b\[[0-9;]*3[0-7]m", seen) is None) is is_asked
     assert "Once upon a time" in ANSI.sub("", seen)
 
 
-def test_narrow_encoding_loses_a_letter_and_not_the_run() -> None:
-    process = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "fairdraft",
-            "generate",
-            "--max-tokens",
-            "2",
-            "-p",
-            "\u20ac",
-            "-p",
-            "b",
-        ],
-        env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    assert b"[1/2] ?" in process.stdout
+def test_narrow_encoding_loses_a_letter_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    narrow = io.TextIOWrapper(written, encoding="ascii", write_through=True)
+    options = ("--max-tokens", "2", "-p", "\u20ac", "-p", "b")
+    assert run_on(narrow, monkeypatch, "generate", *options) == 0
+    assert b"[1/2] ?" in written.getvalue()
+
+
+def run_on(stream: io.TextIOBase, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Runs the command with both outputs on a stream; returns the exit code."""
+    from fairdraft.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["fairdraft", *arguments])
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with pytest.raises(SystemExit) as ending:
+        main()
+    assert isinstance(ending.value.code, int | None)
+    return ending.value.code or 0
 
 
 def test_info_says_what_will_run_and_why(cli) -> None:
