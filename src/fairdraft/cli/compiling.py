@@ -21,18 +21,18 @@ def compiling_is_said() -> Iterator[None]:
     if find_spec("numba") is None:
         yield
         return
-    from numba.core import event
+    from numba.core.event import Listener, install_listener
 
-    class Notice(event.Listener):
+    class Notice(Listener):
         is_said = False
 
-        def on_start(self, event: Any) -> None:
+        def on_start(self, compilation: Any) -> None:
             if not self.is_said:
                 self.is_said = True
                 say(MESSAGE)
 
-        def on_end(self, event: Any) -> None:
+        def on_end(self, compilation: Any) -> None:
             pass
 
-    with event.install_listener("numba:compile", Notice()):
+    with install_listener("numba:compile", Notice()):
         yield

@@ -88,10 +88,9 @@ class Session:
         from fairdraft.engine import SamplingParams
         from fairdraft.engine.prompts import chat_prompt
 
-        job = replace(job, speculative_config=with_method(job.speculative_config))
-
         # our own messages name the value and the way out
         transformers.logging.set_verbosity_error()
+        job = replace(job, speculative_config=with_method(job.speculative_config))
         params = SamplingParams(**arguments(job.sampling))
         llm = load_llm(job.model, job.speculative_config, job.engine, job.threads)
         prompts: list[Prompt] = [*job.prompts]

@@ -215,7 +215,10 @@ def _say_what_is_cut(llm: LLM, prompts: Sequence[str], tokens: int) -> None:
     from fairdraft.engine.prompts import read_prompt
 
     context = llm.max_model_len
-    rooms = [context - len(read_prompt(p, "prompt", llm.target, context)[1]) for p in prompts]
+    rooms = [
+        context - len(read_prompt(prompt, f"prompts[{number}]", llm.target, context)[1])
+        for number, prompt in enumerate(prompts)
+    ]
     if min(rooms) < tokens:
         say(
             f"--tokens {tokens}: the context of {context} tokens ends requests after "
@@ -238,7 +241,8 @@ def _candidates(target: CausalLM, given: list[str] | None) -> list[Candidate] | 
         elif value in known:
             configs.append(known[value])
         else:
-            configs.append({"method" if value in METHODS else "model": value})
+            config = {"method" if value in METHODS else "model": value}
+            configs.append(with_drafter(target.name, config))
     return named(configs, is_asked=True)
 
 
