@@ -57,6 +57,7 @@ def test_what_is_loaded_is_said_before_any_library_is(
     [
         (("generate", "--method", "foo"), "--method 'foo' is not known"),
         (("generate", "-k", "0"), "--method none"),
+        (("audit", "engine", "--method", "prediction"), "no draft would be judged"),
         (("generate", "--draft", "d", "--file", "none"), "--file none: No such file"),
         (("bench", "speculators", "-s", "auto"), "it chooses among speculators"),
         (("train", "mtp", "--data", "none", "-o", "out"), "there is no such file"),

@@ -9,7 +9,7 @@ import typer
 from fairdraft.cli import options
 from fairdraft.cli.audit import run_options
 from fairdraft.cli.compiling import compiling_is_said
-from fairdraft.cli.failure import guarded
+from fairdraft.cli.failure import UsageFault, guarded
 from fairdraft.cli.speculation import POCKET, describe, speculative_config
 
 if TYPE_CHECKING:
@@ -70,6 +70,11 @@ def engine(
         config_json=speculative_json,
         num_speculative_tokens=num_speculative_tokens,
     )
+    if config is not None and config.get("method") == "prediction":
+        raise UsageFault(
+            "method 'prediction' drafts what a request predicts, and the texts of an audit predict "
+            "nothing, so no draft would be judged; --method suffix drafts alike"
+        )
     texts = run_options.texts(prompt, file, lines)
     order = Order.of(given)
     check_order(order)
