@@ -163,7 +163,7 @@ def _compile_ahead(cases: Sequence[Case], batches: Sequence[int], more: Sequence
     jobs: list[tuple[Case, int]] = [(c, b) for c in cases for b in batches if b < 256]
     jobs += [(case, 0) for case in (*CHECKED, *more)]
     context = multiprocessing.get_context("spawn")
-    workers = max(1, min(8, (os.cpu_count() or 2) - 1))
+    workers = max(1, min(16, (os.cpu_count() or 2) - 1))
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         for job in [pool.submit(_compile, *job) for job in jobs]:
             if job.exception() is not None:
