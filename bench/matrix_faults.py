@@ -16,7 +16,8 @@ __all__ = ["PLANTED", "PLANTED_COMMON", "Planted"]
 
 def _on_first_row(original: Any, planting: Planting) -> Any:
     def apply_custom(logits: Any, paths: Any, *args: Any) -> Any:
-        return original(logits, replace(paths, num_rows=np.ones_like(paths.num_rows)), *args)
+        is_read = paths.is_read & (np.arange(paths.width) < 1)
+        return original(logits, replace(paths, is_read=is_read), *args)
 
     return apply_custom
 

@@ -21,7 +21,9 @@ from tests.law.enumeration import EXACT, Experiment, deterministic, error_of, we
 from tests.law.faults import FORBIDDEN_AS_ABSENT
 from tests.law.judging import Check, assert_law, plan_for, refused
 from tests.law.processed import STARTS, Pipeline, raw_tables
-from tests.law.tables import BASE_TWO, History, softmax
+from tests.law.tables import BASE_TWO, History, Tables, softmax
+from tests.law.test_tree_processing import WRONG_BRANCH, by_depth
+from tests.law.trees import TreeExperiment, tree_weights
 
 pytest.importorskip("llguidance", reason="the extra `grammar` is not installed")
 
@@ -124,12 +126,9 @@ class Narrow:
     name = "tables"
 
 
-@pytest.mark.parametrize("q", ["dense", "sparse", "none"])
-@pytest.mark.parametrize("rule", ["token", "block"])
-def test_the_law_is_that_of_plain_decoding(
-    monkeypatch: pytest.MonkeyPatch, rule: Rule, q: Any
-) -> None:
-    """Exact enumeration to 1e-12; drafts are illegal at every place, and go on past the end."""
+@pytest.fixture
+def regex_law(monkeypatch: pytest.MonkeyPatch) -> tuple[Tables, Pipeline]:
+    """Laws under `[ab][bc]c?`, and the production pipeline."""
     monkeypatch.setattr("tests.law.processed.TARGET", Narrow())
     params = SamplingParams(temperature=BASE_TWO, structured_outputs=structured(regex="[ab][bc]c?"))
     start = replace(STARTS["first"], output=())
@@ -147,6 +146,16 @@ def test_the_law_is_that_of_plain_decoding(
     pipeline = Pipeline(start, params)
     assert pipeline.plan is not None and pipeline.plan.grammar is not None
     pipeline.grammar = GrammarState(pipeline.plan.grammar)
+    return tables, pipeline
+
+
+@pytest.mark.parametrize("q", ["dense", "sparse", "none"])
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_the_law_is_that_of_plain_decoding(
+    regex_law: tuple[Tables, Pipeline], rule: Rule, q: Any
+) -> None:
+    """Exact enumeration to 1e-12; drafts are illegal at every place, and go on past the end."""
+    tables, pipeline = regex_law
     experiments = [Experiment(tables)]
     if q == "none":
         paths = itertools.product(range(4), repeat=3)
@@ -189,6 +198,29 @@ def test_a_draft_that_the_grammar_forbids_is_replaced_from_the_residual(
     counts = drawn()
     assert planting.count > 0 and refused([Check("token 0", plan, counts)])
     assert counts[0] / counts.sum() == pytest.approx(0.65, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("q", "planted"), [("dense", None), ("none", None), ("dense", 0.0195), ("none", 0.744)]
+)
+def test_each_branch_of_a_tree_follows_the_grammar_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+    regex_law: tuple[Tables, Pipeline],
+    q: Any,
+    planted: float | None,
+) -> None:
+    """As above under rule `tree`; planted: rows follow their eldest siblings, and the most TV."""
+    tables, pipeline = regex_law
+    if planted:
+        WRONG_BRANCH.plant(monkeypatch)
+    experiments = [TreeExperiment(tables, by_depth(*shape)) for shape in [(2, 1), (1, 2)]]
+    if q == "none":
+        orders = itertools.permutations(range(4), 2)
+        experiments = [TreeExperiment(tables, follow=lambda h, x=x: x) for x in orders]
+    found = tree_weights(experiments, "cpu", form=q, process=pipeline)
+    assert not pipeline.broken
+    errors = [weights.error(tables) for weights in found]
+    assert max(errors) == pytest.approx(planted or 0.0, rel=0.01, abs=EXACT)
 
 
 def test_a_grammar_that_forbids_everything_ends_its_request() -> None:

@@ -237,7 +237,7 @@ def weights_of(
         rows_of_target,
         torch.from_numpy(token_ids),
         torch.from_numpy(given),
-        draft_logits=_draft_law(draft, form),
+        draft_logits=draft_law(draft, form),
         key=np.arange(total, dtype=np.uint64),
         anchor=7,
         temperature=np.array([e.tables.temperature for e, _ in rows]),
@@ -280,7 +280,8 @@ def _fill_row(experiment: Experiment, x: History, target, draft, token_ids, forb
             return
 
 
-def _draft_law(draft: np.ndarray, form: Form) -> torch.Tensor | SparseLogits | None:
+def draft_law(draft: np.ndarray, form: Form) -> torch.Tensor | SparseLogits | None:
+    """Draft logits [R, K, V] in the form that the verifier is given."""
     if form == "none":
         return None
     if form == "dense":

@@ -13,6 +13,7 @@ from fairdraft.audit import faults as catalogue
 from fairdraft.audit.dense import dense_logits
 from fairdraft.audit.faults import FAULTS, Planting
 from fairdraft.audit.faults.noise_faults import clamped as clamped_positions
+from fairdraft.ops.token_tree import chain_of
 
 if TYPE_CHECKING:
     import pytest
@@ -142,7 +143,7 @@ KEPT_ON_EMPTY_RESIDUAL = Fault(
 )
 
 
-def _planted(name: str, title: str, function: str, make: Any) -> Fault:
+def planted(name: str, title: str, function: str, make: Any) -> Fault:
     path = f"fairdraft.ops.processors.{function}"
     return Fault(catalogue.Fault(name, title, path, make, "processor"))
 
@@ -154,8 +155,7 @@ def _with_prompt(original: Callable[..., Any], planting: Planting) -> Callable[.
 def _of_first_row(original: Callable[..., Any], planting: Planting) -> Callable[..., Any]:
     def forbid(logits: Any, paths: Any, *args: Any) -> None:
         first = torch.zeros_like(logits[:, :1])
-        one = np.ones_like(paths.num_rows)
-        original(first, replace(paths, width=1, num_rows=one), *args)
+        original(first, replace(paths, tree=chain_of(0), is_read=paths.is_read[:, :1]), *args)
         logits += first
 
     return forbid
@@ -184,35 +184,35 @@ def _with_rejected(original: Callable[..., Any], planting: Planting) -> Callable
 #: penalties count what is decided when the round begins, and no draft of it
 PENALIZED_ONCE_A_ROUND = Fault(FAULTS["penalties-once-a-round"])
 #: presence and frequency count the prompt as well
-PROMPT_AS_OUTPUT = _planted(
+PROMPT_AS_OUTPUT = planted(
     "prompt-as-output",
     "tokens of the prompt are counted as output",
     "DraftedPaths.occurrences",
     _with_prompt,
 )
 #: whether an end may come is decided for the round's first row and kept for all
-EARLY_ENDS_ONCE_A_ROUND = _planted(
+EARLY_ENDS_ONCE_A_ROUND = planted(
     "early-ends-once-a-round",
     "min_tokens is looked at once a round",
     "forbid_early_ends",
     _of_first_row,
 )
 #: bad words are looked for before the round's first row, and what they forbid is kept for all
-BAD_WORDS_ONCE_A_ROUND = _planted(
+BAD_WORDS_ONCE_A_ROUND = planted(
     "bad-words-once-a-round",
     "bad words are looked for once a round",
     "forbid_bad_words",
     _of_first_row,
 )
 #: the same of n-grams
-NGRAMS_ONCE_A_ROUND = _planted(
+NGRAMS_ONCE_A_ROUND = planted(
     "ngrams-once-a-round",
     "repeated n-grams are looked for once a round",
     "forbid_repeated_ngrams",
     _of_first_row,
 )
 #: every draft of earlier rounds stays in the history, rejected ones and accepted ones once more
-REJECTED_DRAFTS_STAY = _planted(
+REJECTED_DRAFTS_STAY = planted(
     "rejected-drafts-stay",
     "drafts are left in the history after the round",
     "DraftedPaths.of_round",

@@ -17,6 +17,7 @@ from fairdraft.engine.processing.grammar import GrammarState
 from fairdraft.engine.processing.order import Broken, process
 from fairdraft.engine.processing.plan import compile_plan
 from fairdraft.ops.processors import DraftedPaths
+from fairdraft.ops.token_tree import TokenTree
 from fairdraft.ops.verify import Rule
 from tests.law.enumeration import Form, K
 from tests.law.tables import BASE_TWO, History, Tables, integer_tables, softmax
@@ -97,10 +98,13 @@ RULES: tuple[Rule, ...] = ("token", "block")
 
 def matrix() -> str:
     """What is enumerated, as the table of `docs/processors.md`."""
-    columns = [f"`{rule}`, {q}" for rule in RULES for q in FORMS]
+    columns = [f"`{rule}`, {q}" for rule in (*RULES, "tree") for q in FORMS]
     lines = [f"| parameter | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
-    link = "[exact](../tests/law/test_processor_enumeration.py)"
-    lines += [f"| {case} |" + f" {link} |" * len(columns) for case in CASES]
+    chains, trees = (
+        f" [exact](../tests/law/test_{name}.py) |" * len(FORMS)
+        for name in ("processor_enumeration", "tree_processing")
+    )
+    lines += [f"| {case} |" + chains * len(RULES) + trees for case in CASES]
     return "\n".join(lines) + "\n"
 
 
@@ -170,10 +174,14 @@ class Pipeline:
         self.params = params
         self.plan = compile_plan(params, TARGET, "test")
         self.grammar: GrammarState | None = None
-        self.broken: dict[int, Broken] = {}
+        self.broken: Broken = {}
 
     def __call__(
-        self, logits: torch.Tensor, token_ids: np.ndarray, given: np.ndarray
+        self,
+        logits: torch.Tensor,
+        token_ids: np.ndarray,
+        given: np.ndarray,
+        tree: TokenTree | None = None,
     ) -> torch.Tensor:
         count = len(logits)
         decided = (*self.start.prompt, *self.start.output)
@@ -184,11 +192,12 @@ class Pipeline:
             token_ids,
             given,
             vocab_size=V,
+            tree=tree,
         )
         assert self.plan is not None
         self.broken = process(logits, paths, [self.plan] * count, [self.grammar] * count)
-        for row, (place, _) in self.broken.items():
-            logits[row, place:] = 0.0
+        for row, messages in self.broken.items():
+            logits[row, paths.tree.below([*messages])] = 0.0
         if not self.params.has_filter:
             return logits
         flat = logits.flatten(0, 1)

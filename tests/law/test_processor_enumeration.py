@@ -161,7 +161,7 @@ def _plain(
 def _walked(weights: Weights, pipeline: Pipeline, tables: Tables) -> Iterator[tuple[Any, float]]:
     """The same of what the rule emits, cut at rows that cannot be sampled."""
     for b, (x, chance) in enumerate(zip(weights.paths, weights.chance, strict=True)):
-        place = pipeline.broken.get(b, (K + 1, ""))[0]
+        place = min(pipeline.broken.get(b, [K + 1]))
         for r in np.flatnonzero(weights.end[b]).tolist():
             share = chance * weights.end[b, r]
             if r >= place:

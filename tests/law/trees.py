@@ -15,11 +15,15 @@ import torch
 
 from fairdraft import ops
 from fairdraft.ops.dispatch import Impl
-from tests.law.enumeration import EXACT, distance
+from fairdraft.ops.token_tree import TokenTree, tree_of
+from tests.law.enumeration import EXACT, Form, distance, draft_law
 from tests.law.tables import History, Tables
 
 #: children of a node, given the laws and its history: what a shape may depend on
 Branching = Callable[[Tables, History], int]
+#: changes rows of target logits [R, N + 1, V], given the nodes [R, N], how many of them are there
+#: [R] and their tree
+ProcessTree = Callable[[torch.Tensor, np.ndarray, np.ndarray, TokenTree], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ class TreeWeights:
         """Law of the first depth + 1 tokens [V, ..., V]; the target goes on past the round."""
         length, vocab_size = tables.depth + 1, tables.vocab_size
         law = np.zeros((vocab_size,) * length)
+        ended: dict[History, np.ndarray] = {}
 
         def fill(prefix: History, chance: float) -> None:
             if chance == 0 or len(prefix) == length:
@@ -112,9 +117,12 @@ class TreeWeights:
                 fill((*prefix, int(y)), chance * tables.p[prefix][y])
 
         for tree, end, next_law in zip(self.trees, self.end, self.next_law, strict=True):
-            for r in np.flatnonzero(end):
-                for y in np.flatnonzero(next_law[r]):
-                    fill((*tree.history(int(r)), int(y)), tree.chance * end[r] * next_law[r, y])
+            for r in np.flatnonzero(end).tolist():
+                h = tree.history(r)
+                ended[h] = ended.get(h, 0.0) + tree.chance * end[r] * next_law[r]
+        for h, chances in ended.items():
+            for y in np.flatnonzero(chances).tolist():
+                fill((*h, y), chances[y])
         return law
 
     def error(self, tables: Tables) -> float:
@@ -128,10 +136,17 @@ class TreeWeights:
         return sum(t.chance * float(end[: len(d)] @ d) for t, end, d in ends)
 
 
-def tree_weights(experiments: Sequence[TreeExperiment], impl: Impl) -> list[TreeWeights]:
+def tree_weights(
+    experiments: Sequence[TreeExperiment],
+    impl: Impl,
+    *,
+    form: Form = "dense",
+    process: ProcessTree | None = None,
+) -> list[TreeWeights]:
     """Weights of the production path; all experiments are rows of one call.
 
-    Rows and drafts that must not be read are filled with NaN and huge ids.
+    Rows and drafts that must not be read are filled with NaN and huge ids. `process` is called once
+    for each shape, as in `weights_of`.
     """
     found = [experiment.trees() for experiment in experiments]
     rows = [(e, tree) for e, trees in zip(experiments, found, strict=True) for tree in trees]
@@ -160,12 +175,14 @@ def tree_weights(experiments: Sequence[TreeExperiment], impl: Impl) -> list[Tree
         "point_mass": torch.tensor([e.follow is not None for e, _ in rows]),
         "forbidden": torch.from_numpy(forbidden),
     }
+    if process is not None:
+        _process(process, [tree.parents for _, tree in rows], target, token_ids)
     verdict = ops.verify_tree(
         torch.from_numpy(target),
         torch.from_numpy(token_ids),
         parents,
         np.array([len(tree.parents) for _, tree in rows]),
-        draft_logits=torch.from_numpy(draft),
+        draft_logits=draft_law(draft, form),
         return_weights=True,
         impl=impl,
         **options,
@@ -179,6 +196,17 @@ def tree_weights(experiments: Sequence[TreeExperiment], impl: Impl) -> list[Tree
         TreeWeights(trees, end[begin:stop], next_law[begin:stop])
         for trees, begin, stop in zip(found, edges[:-1], edges[1:], strict=True)
     ]
+
+
+def _process(
+    process: ProcessTree, shapes: list[tuple[int, ...]], target: np.ndarray, token_ids: np.ndarray
+) -> None:
+    for parents in set(shapes):
+        at = [row for row, other in enumerate(shapes) if other == parents]
+        size = len(parents)
+        logits = torch.from_numpy(target[at, : size + 1])
+        given = np.full(len(at), size)
+        target[at, : size + 1] = process(logits, token_ids[at, :size], given, tree_of(parents))
 
 
 def assert_exact_trees(experiments: Sequence[TreeExperiment], impl: Impl) -> None:

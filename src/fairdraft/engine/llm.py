@@ -256,11 +256,6 @@ class LLM:
             self._check_params(chosen, where)
             request = self._new_request(text, token_ids, chosen, is_streamed)
             request.plan = compile_plan(chosen, self.target, where)
-            if self.engine.rule == "tree" and request.plan is not None:
-                raise ValueError(
-                    f"{where}: {', '.join(chosen.processing)} given, and processors do not follow "
-                    "the paths of a tree yet; leave them or speculative_token_tree out"
-                )
             if chosen.prediction is not None:
                 self._refuse_unread_prediction(where)
                 request.prediction_token_ids = read_prediction(

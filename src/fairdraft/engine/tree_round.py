@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fairdraft import ops
+from fairdraft.engine.processing.target import ProcessedRows, process_target
 from fairdraft.engine.round import Round, RoundRunner, sources_of
 from fairdraft.engine.rows import RowTable
 from fairdraft.models import CausalLM
@@ -59,13 +60,15 @@ class TreeRoundRunner(RoundRunner):
         block = TreeBlock(num_decided, tree.depths, tree.is_seen, first=0)
         logits, states = self._forward(rows, proposal, block)
         forwarded = time.perf_counter()
-        filtered = self._filter(rows, logits)
+        processed = process_target(rows, proposal, logits, impl=self.impl, tree=tree)
+        filtered = self._filter(rows, processed.logits)
         verdict = self._verify_tree(rows, proposal, filtered).cpu()
         path, accepted = verdict.path.numpy(), verdict.num_accepted_tokens.numpy()
+        errors = self._errors(proposal, processed, verdict)
         keep_path(self.cache, num_decided, path, accepted)
         if isinstance(self.speculator, TreeSpeculator):
             self.speculator.commit_path(path, accepted)
-        result = self._laid_out(proposal, tree, verdict, (logits, filtered), states)
+        result = self._laid_out(proposal, tree, verdict, (logits, filtered), states, errors)
         verified = time.perf_counter()
         self.clock = self.clock.plus(target=forwarded - begin, verify=verified - forwarded)
         return result
@@ -109,6 +112,18 @@ class TreeRoundRunner(RoundRunner):
             workspace=self._workspace,
         )
 
+    def _errors(
+        self, proposal: TreeProposal, processed: ProcessedRows, verdict: ops.TreeVerdict
+    ) -> dict[int, str]:
+        """Row to message, for rows that fail; their walks are cut in place."""
+        accepted, emitted = verdict.num_accepted_tokens.numpy(), verdict.num_emitted_tokens.numpy()
+        errors = self.target_errors(verdict.error.numpy())
+        errors |= processed.cut(accepted, emitted, verdict.path.numpy())
+        for row, message in (proposal.errors or {}).items():
+            errors[row] = message
+            emitted[row] = accepted[row] = 0
+        return errors
+
     def _laid_out(
         self,
         proposal: TreeProposal,
@@ -116,13 +131,10 @@ class TreeRoundRunner(RoundRunner):
         verdict: ops.TreeVerdict,
         logits: tuple[Tensor, Tensor],
         states: tuple[Tensor, ...] | None,
+        errors: dict[int, str],
     ) -> Round:
         """The round by depth: row j of its logits and states is the one that decided token j."""
         accepted, emitted = verdict.num_accepted_tokens.numpy(), verdict.num_emitted_tokens.numpy()
-        errors = self.target_errors(verdict.error.numpy())
-        for row, message in (proposal.errors or {}).items():
-            errors[row] = message
-            emitted[row] = accepted[row] = 0
         width = verdict.path.shape[1]
 
         def along(values: Tensor) -> Tensor:

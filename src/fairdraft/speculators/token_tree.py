@@ -1,78 +1,16 @@
-"""The shape of the tree that a round drafts: fixed before anything is drawn.
-
-Axes: N nodes besides the root, D depth.
-"""
+"""The tree that a round drafts, as users write it: numbered by levels, fixed before any draw."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from operator import index
 from typing import Any
 
-import numpy as np
+from fairdraft.ops.token_tree import TokenTree
 
 #: what one target forward scores
 MAX_NODES = 1024
-
-
-@dataclass(frozen=True)
-class TokenTree:
-    """A tree by levels: parents before children, siblings in the order in which they are drawn.
-
-    Attributes:
-        parents: The parent of each node, of node c in place c - 1.
-    """
-
-    parents: tuple[int, ...]
-
-    @property
-    def num_nodes(self) -> int:
-        """N."""
-        return len(self.parents)
-
-    @cached_property
-    def depths(self) -> np.ndarray:
-        """Depth of each node [N + 1], int64."""
-        depths = [0]
-        for parent in self.parents:
-            depths.append(depths[parent] + 1)
-        return np.array(depths)
-
-    @property
-    def depth(self) -> int:
-        """D, the most drafts that can stand."""
-        return int(self.depths.max())
-
-    @cached_property
-    def is_seen(self) -> np.ndarray:
-        """bool [N + 1, N + 1]: whether node c is node r or above it."""
-        seen = np.eye(self.num_nodes + 1, dtype=bool)
-        for node, parent in enumerate(self.parents, start=1):
-            seen[node] |= seen[parent]
-        return seen
-
-    @cached_property
-    def children(self) -> tuple[tuple[int, ...], ...]:
-        """Children of each node [N + 1]."""
-        found: list[list[int]] = [[] for _ in range(self.num_nodes + 1)]
-        for node, parent in enumerate(self.parents, start=1):
-            found[parent].append(node)
-        return tuple(map(tuple, found))
-
-    def level(self, depth: int) -> np.ndarray:
-        """Nodes of one depth, which are consecutive."""
-        return np.flatnonzero(self.depths == depth)
-
-    def num_nodes_to(self, depth: np.ndarray) -> np.ndarray:
-        """Nodes of at most the given depths; they come first."""
-        return np.searchsorted(self.depths, depth, side="right") - 1
-
-    def first(self, num_nodes: int) -> TokenTree:
-        """The tree of the first nodes alone."""
-        return self if num_nodes == self.num_nodes else TokenTree(self.parents[:num_nodes])
 
 
 def read_token_tree(given: Any) -> TokenTree:

@@ -49,7 +49,8 @@ def _filtered(**changed: Callable[[Any], Any]) -> Any:
 
 def _without_drafts(original: Function, planting: Planting) -> Function:
     def occurrences(paths: Any, **options: Any) -> Any:
-        return original(replace(paths, num_rows=np.ones_like(paths.num_rows)), **options)
+        is_read = paths.is_read & (np.arange(paths.width) < 1)
+        return original(replace(paths, is_read=is_read), **options)
 
     return occurrences
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,7 +51,7 @@ def name_of(processor: Any) -> str:
 
 def apply_custom(
     logits: Tensor, paths: DraftedPaths, sequence: int, processors: tuple[Any, ...]
-) -> tuple[int, str] | None:
+) -> dict[int, str]:
     """Applies one request's custom processors in their order, in place.
 
     Args:
@@ -60,31 +61,35 @@ def apply_custom(
         processors: Of the request.
 
     Returns:
-        None, or the first row that could not be processed and why: a processor raised, or its
-        result has another shape, NaN or +inf. Rows from it on are left half processed.
+        Rows that could not be processed, and why: a processor raised, or its result has another
+        shape, NaN or +inf. They and the rows below them are left half processed.
     """
-    rows = logits[int(paths.index[sequence]), : int(paths.num_rows[sequence])]
+    rows = logits[int(paths.index[sequence])]
     nothing = torch.zeros((len(rows), 0), dtype=torch.int64, device=logits.device)
-    limit, message = len(rows), ""
+    is_left = paths.is_read[sequence].copy()
+    failed: dict[int, str] = {}
     for processor in processors:
         reads_path = depends_on_history(processor)
         if not reads_path:
-            result = _call(processor, nothing[:limit], rows[:limit])
+            left = torch.from_numpy(np.flatnonzero(is_left)).to(logits.device)
+            result = _call(processor, nothing[: len(left)], rows[left])
             if isinstance(result, Tensor):
-                rows[:limit] = result
+                rows[left] = result
                 continue
         # after a failure too, so that it counts for the row that is at fault
-        for row in range(limit):
+        for row in np.flatnonzero(is_left).tolist():
+            if not is_left[row]:
+                continue
             tokens = nothing[:1]
             if reads_path:
-                path = paths.before(sequence, row)[None]
-                tokens = torch.from_numpy(path.copy()).to(logits.device)
+                tokens = torch.from_numpy(paths.before(sequence, row)[None]).to(logits.device)
             result = _call(processor, tokens, rows[row : row + 1])
-            if not isinstance(result, Tensor):
-                limit, message = row, f"logits processor {name_of(processor)} failed: {result}"
-                break
-            rows[row] = result[0]
-    return (limit, message) if message else None
+            if isinstance(result, Tensor):
+                rows[row] = result[0]
+                continue
+            failed[row] = f"logits processor {name_of(processor)} failed: {result}"
+            is_left &= ~paths.tree.below([row])
+    return failed
 
 
 def _call(processor: Any, tokens: Tensor, before: Tensor) -> Tensor | str:

@@ -38,11 +38,11 @@ class DeadEnds:
     plans: Sequence[ProcessingPlan]
     paths: DraftedPaths
 
-    def add_to(self, broken: dict[int, Broken]) -> None:
+    def add_to(self, broken: Broken) -> None:
         """Adds them to other rows that cannot be sampled, by index of the paths."""
         for c, row in zip(self.guarded, self.first.tolist(), strict=True):
             if row < self.paths.width:
-                note(broken, c, dead_end(self.plans[c], self.paths, c, row))
+                note(broken, c, {row: dead_end(self.plans[c], self.paths, c, row)})
 
 
 def process_on_device(
@@ -52,7 +52,7 @@ def process_on_device(
     grammars: Sequence[GrammarState | None],
     tallies: Sequence[Tally | None],
     stand_in: Tensor | None = None,
-) -> tuple[dict[int, Broken], DeadEnds]:
+) -> tuple[Broken, DeadEnds]:
     """Processes the rows of C sequences, in place, and makes every row one that can be sampled.
 
     Args:
@@ -65,13 +65,13 @@ def process_on_device(
             on [B, R, V]; None for zeros.
 
     Returns:
-        For sequences (by index of the paths) of which the host knows it: the first row that cannot
-        be sampled, and why. And those of which the device knows.
+        Rows that cannot be sampled, and why, as far as the host knows them. And those of which the
+        device knows.
 
     Law:
         That of `order.process`.
     """
-    broken: dict[int, Broken] = {}
+    broken: Broken = {}
     bitmasks: list[Bitmask] = []
     for c, grammar in enumerate(grammars):
         if grammar is not None:
@@ -94,8 +94,8 @@ def process_on_device(
         if plan.processors:
             note(broken, c, apply_custom(logits, paths, c, plan.processors))
     first = processors.guard_rows(logits, edits, stand_in=stand_in)
-    for c, (row, _) in broken.items():
-        index = int(paths.index[c])
+    for c, rows in broken.items():
+        index, row = int(paths.index[c]), min(rows)
         logits[index, row:] = 0.0 if stand_in is None else stand_in[index, row:]
     first = first.to("cpu", non_blocking=True)
     return broken, DeadEnds(first, guarded, plans, paths)

@@ -19,6 +19,7 @@ from fairdraft.engine.rows import RowTable
 from fairdraft.ops import Impl
 from fairdraft.ops.dispatch import resolve_impl
 from fairdraft.ops.processors import DraftedPaths
+from fairdraft.ops.token_tree import chain_of
 
 
 class DraftProcessing:
@@ -55,7 +56,8 @@ class DraftProcessing:
             index=places,
         )
         ends = paths.num_decided + drafts.shape[1]
-        paths = replace(paths, num_decided=ends, num_rows=np.ones_like(ends), width=1)
+        is_read = np.ones((len(chosen), 1), np.bool_)
+        paths = replace(paths, num_decided=ends, is_read=is_read, tree=chain_of(0))
         processed = logits.to(torch.float32, copy=True)
         asked = processed[:, None], paths, plans_of(rows, chosen), grammars_of(rows, chosen)
         if resolve_impl(self._impl, logits.device) == "triton":

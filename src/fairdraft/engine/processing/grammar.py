@@ -219,10 +219,10 @@ class DeadPath(Exception):
 
 def apply_grammar(
     logits: Tensor, paths: DraftedPaths, sequence: int, state: GrammarState
-) -> tuple[int, str] | None:
+) -> dict[int, str]:
     """Masks one sequence's rows by its grammar, in place.
 
-    Rows after a draft that the grammar forbids cannot be reached and stay as they are; the draft
+    Rows below a draft that the grammar forbids cannot be reached and stay as they are; the draft
     itself has probability 0 at its row, so it is rejected there and keeps its q.
 
     Args:
@@ -232,7 +232,7 @@ def apply_grammar(
         state: Of that sequence.
 
     Returns:
-        None, or the first row at which the library gave up, and why.
+        Rows at which the library gave up, and why.
     """
     matched = match_grammar(paths, sequence, state)
     if matched.rows:
@@ -251,27 +251,30 @@ class Matched(NamedTuple):
     Attributes:
         rows: Rows that it masks.
         masks: Bits of each, as of `GrammarState.mask`.
-        broken: None, or the first row at which the library gave up, and why.
+        broken: Rows at which the library gave up, and why.
     """
 
     rows: list[int]
     masks: list[np.ndarray]
-    broken: tuple[int, str] | None
+    broken: dict[int, str]
 
 
 def match_grammar(paths: DraftedPaths, sequence: int, state: GrammarState) -> Matched:
     """Asks one sequence's grammar about its rows; see `apply_grammar`."""
     rows, masks = [], []
-    broken = None
+    broken: dict[int, str] = {}
+    is_left = paths.is_read[sequence].copy()
     begin = int(paths.prompt_length[sequence])
-    for row in range(int(paths.num_rows[sequence])):
+    for row in range(paths.width):
+        if not is_left[row]:
+            continue
         try:
             bits = state.mask(paths.before(sequence, row)[begin:])
-        except DeadPath:
-            break
-        except RuntimeError as error:
-            broken = row, f"structured_outputs: {error}"
-            break
+        except (DeadPath, RuntimeError) as error:
+            if isinstance(error, RuntimeError):
+                broken[row] = f"structured_outputs: {error}"
+            is_left &= ~paths.tree.below([row])
+            continue
         if bits is not None:
             rows.append(row)
             masks.append(bits)

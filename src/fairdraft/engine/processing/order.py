@@ -29,8 +29,8 @@ from fairdraft.ops import processors
 from fairdraft.ops.processors import DraftedPaths
 from fairdraft.ops.processors.edits import NUM_PROBES
 
-#: a row that ends its request if it is reached: which one, and what to say
-Broken = tuple[int, str]
+#: by index of the paths, rows that end their request if they are reached, and what to say
+Broken = dict[int, dict[int, str]]
 
 
 def process(
@@ -38,7 +38,7 @@ def process(
     paths: DraftedPaths,
     plans: Sequence[ProcessingPlan],
     grammars: Sequence[GrammarState | None],
-) -> dict[int, Broken]:
+) -> Broken:
     """Processes the rows of C sequences, in place.
 
     Args:
@@ -48,13 +48,13 @@ def process(
         grammars: Where each is in its grammar; None without one.
 
     Returns:
-        For sequences (by index of the paths) with a row that cannot be sampled: the first such
-        row. Every token is masked there, or a custom processor or grammar failed.
+        Rows that cannot be sampled, and why: every token is masked there, or a custom processor
+        or grammar failed. Rows below them mean nothing.
 
     Law:
-        Row r of sequence c becomes a function of the raw row and of the tokens before it alone.
+        Row r of sequence c becomes a function of the raw row and of the tokens above it alone.
     """
-    broken: dict[int, Broken] = {}
+    broken: Broken = {}
     for c, (plan, grammar) in enumerate(zip(plans, grammars, strict=True)):
         if grammar is not None:
             note(broken, c, apply_grammar(logits, paths, c, grammar))
@@ -98,7 +98,7 @@ def _find_dead_ends(
     logits: Tensor,
     paths: DraftedPaths,
     plans: Sequence[ProcessingPlan],
-    broken: dict[int, Broken],
+    broken: Broken,
 ) -> None:
     """Adds rows without a token left to `broken`.
 
@@ -117,17 +117,15 @@ def _find_dead_ends(
         c = masked[place]
         doubtful = np.flatnonzero(is_doubtful[place])
         rows = logits[int(paths.index[c]), torch.from_numpy(doubtful).to(logits.device)]
-        empty = doubtful[(rows == -torch.inf).all(dim=-1).cpu().numpy()]
-        if not len(empty):
-            continue
-        note(broken, c, dead_end(plans[c], paths, c, int(empty[0])))
+        empty = doubtful[(rows == -torch.inf).all(dim=-1).cpu().numpy()].tolist()
+        note(broken, c, {row: dead_end(plans[c], paths, c, row) for row in empty})
 
 
-def dead_end(plan: ProcessingPlan, paths: DraftedPaths, sequence: int, row: int) -> Broken:
+def dead_end(plan: ProcessingPlan, paths: DraftedPaths, sequence: int, row: int) -> str:
     """What is said of a row without a token left."""
     count = int(paths.num_output[sequence, row])
     names = " and ".join(plan.mask_names)
-    return row, f"no token is left after {count} output tokens; loosen {names}"
+    return f"no token is left after {count} output tokens; loosen {names}"
 
 
 def probes_of(plan: ProcessingPlan, vocab_size: int) -> np.ndarray:
@@ -138,7 +136,7 @@ def probes_of(plan: ProcessingPlan, vocab_size: int) -> np.ndarray:
     return allowed[np.linspace(0, len(allowed) - 1, NUM_PROBES).astype(np.int64)]
 
 
-def note(broken: dict[int, Broken], sequence: int, found: Broken | None) -> None:
-    """Adds a row that cannot be sampled, unless an earlier one is known."""
-    if found is not None and (sequence not in broken or found[0] < broken[sequence][0]):
-        broken[sequence] = found
+def note(broken: Broken, sequence: int, found: dict[int, str]) -> None:
+    """Adds rows that cannot be sampled; what is known of a row already stays."""
+    if found:
+        broken[sequence] = found | broken.get(sequence, {})

@@ -1,4 +1,4 @@
-"""The target's rows of a round, processed along the drafted path.
+"""The target's rows of a round, each processed along its own drafted path.
 
 A row that cannot be sampled ends its request if, and only if, the walk comes there, as plain
 decoding would. So that the walk can be made at all, such a row and those after it stand in as a
@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fairdraft.engine.processing.device import DeadEnds, process_on_device
@@ -22,6 +23,7 @@ from fairdraft.engine.rows import RowTable
 from fairdraft.ops import Impl
 from fairdraft.ops.dispatch import resolve_impl
 from fairdraft.ops.processors import DraftedPaths, Tally
+from fairdraft.ops.token_tree import TokenTree
 from fairdraft.speculators import Guesses
 
 
@@ -32,29 +34,37 @@ class ProcessedRows:
     Attributes:
         logits: [B, K + 1, V]; the raw ones themselves if no row asked for anything.
         chosen: Batch rows that are processed [C].
-        broken: First row of one of them that cannot be sampled, and why, by index of `chosen`.
+        broken: Rows of them that cannot be sampled, and why, by index of `chosen`.
         dead_ends: More of them, which a device found; None for none.
     """
 
     logits: Tensor
     chosen: np.ndarray
-    broken: dict[int, Broken] = field(default_factory=dict)
+    broken: Broken = field(default_factory=dict)
     dead_ends: DeadEnds | None = None
 
-    def cut(self, num_accepted: np.ndarray, num_emitted: np.ndarray) -> dict[int, str]:
+    def cut(
+        self, num_accepted: np.ndarray, num_emitted: np.ndarray, path: np.ndarray | None = None
+    ) -> dict[int, str]:
         """Cuts walks that came to a broken row, in place; returns the errors of their requests.
 
-        To be called once the host has the verdict.
+        To be called once the host has the verdict. `path` [B, D + 1] holds the rows of each walk;
+        None for those of a chain.
         """
         errors = {}
         broken = dict(self.broken)
         if self.dead_ends is not None:
             self.dead_ends.add_to(broken)
-        for c, (place, message) in broken.items():
+        for c, messages in broken.items():
             row = int(self.chosen[c])
-            if num_accepted[row] >= place:
-                num_accepted[row] = num_emitted[row] = place
-                errors[row] = message
+            walked = range(num_accepted[row] + 1)
+            if path is not None:
+                walked = path[row, : num_accepted[row] + 1].tolist()
+            for place, node in enumerate(walked):
+                if node in messages:
+                    num_accepted[row] = num_emitted[row] = place
+                    errors[row] = messages[node]
+                    break
         return errors
 
 
@@ -65,6 +75,7 @@ def process_target(
     *,
     keep_raw: bool = False,
     impl: Impl = "auto",
+    tree: TokenTree | None = None,
 ) -> ProcessedRows:
     """Applies every row's processors; rows that ask for none are left alone.
 
@@ -74,6 +85,7 @@ def process_target(
         logits: The target's [B, K + 1, V], float32; changed in place unless they are needed raw.
         keep_raw: Whether somebody else reads them; logprobs of raw logits keep them too.
         impl: Of the ops; "auto" runs kernels where the logits are on a device.
+        tree: Of the drafts, whose rows must be on the host; None for chains.
     """
     chosen = rows["is_processed"].nonzero()[0]
     if not len(chosen):
@@ -88,14 +100,15 @@ def process_target(
         proposal.num_draft_tokens.numpy()[chosen],
         vocab_size=logits.shape[-1],
         index=chosen,
+        tree=tree,
     )
     asked = logits, paths, plans_of(rows, chosen), grammars_of(rows, chosen)
     if resolve_impl(impl, logits.device) == "triton":
         found, dead_ends = process_on_device(*asked, tallies_of(rows, chosen))
         return ProcessedRows(logits, chosen, found, dead_ends)
     broken = process(*asked)
-    for c, (place, _) in broken.items():
-        logits[int(chosen[c]), place:] = 0.0
+    for c, messages in broken.items():
+        logits[int(chosen[c]), torch.from_numpy(paths.tree.below([*messages]))] = 0.0
     return ProcessedRows(logits, chosen, broken)
 
 

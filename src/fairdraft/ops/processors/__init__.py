@@ -1,13 +1,13 @@
 """Processors of target rows along the drafted path; they use no noise and keep no state.
 
-All of them change logits [B, R, V] in place: row r of sequence b is the law after r drafts. A
-processor reads the decided tokens and the drafts before the row from `DraftedPaths`, anew in every
-round, so a rejected draft leaves no trace. They touch the few entries that they change, on
-whatever device the logits are, but wait for it. `edit_rows` applies all of them on a CUDA device
-without waiting: they are packed by `pack_edits` and run in kernels. In which order a request's
-processors apply is written once, in `fairdraft.engine.processing.order`.
+All of them change logits [B, R, V] in place: row r of sequence b is the law after r drafts of a
+chain, or after node r of a tree. A processor reads the decided tokens and the drafts above the row
+from `DraftedPaths`, anew in every round, so a rejected draft leaves no trace. They touch the few
+entries that they change, on whatever device the logits are, but wait for it. `edit_rows` applies
+all of them on a CUDA device without waiting: they are packed by `pack_edits` and run in kernels. In
+which order a request's processors apply is written once, in `fairdraft.engine.processing.order`.
 
-Axes: B sequences, K drafts, R rows (K + 1), V vocabulary.
+Axes: B sequences, K drafts or nodes, R rows (K + 1), V vocabulary.
 """
 
 from fairdraft.ops.processors.bad_words import forbid_bad_words

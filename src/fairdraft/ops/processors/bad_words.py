@@ -78,13 +78,11 @@ def forbid_bad_words(logits: Tensor, paths: DraftedPaths, words: Sequence[BadWor
 def completions(paths: DraftedPaths, sequence: int, bad: BadWords) -> tuple[np.ndarray, np.ndarray]:
     """Rows of one sequence and the tokens that would complete a bad sequence there, as pairs."""
     width = bad.prefixes.shape[1]
-    end = paths.num_decided[sequence] + np.arange(paths.num_rows[sequence])
+    rows = np.flatnonzero(paths.is_read[sequence])
+    end = paths.num_decided[sequence] + paths.tree.depths[rows]
     begin = np.where(bad.reads_prompt, 0, paths.prompt_length[sequence])
-    # tails [R, M] end where their rows begin
-    back = np.arange(-width, 0)
-    tails = paths.token_ids[sequence, np.maximum(end[:, None] + back, 0)]
-    is_same = tails[:, None, :] == bad.prefixes
-    is_same |= -back > bad.lengths[:, None]
+    is_same = paths.tails(sequence, rows, width)[:, None, :] == bad.prefixes
+    is_same |= np.arange(width, 0, -1) > bad.lengths[:, None]
     is_inside = end[:, None] - bad.lengths >= begin
     row, word = np.nonzero(is_same.all(axis=2) & is_inside)
-    return row, bad.last_ids[word]
+    return rows[row], bad.last_ids[word]

@@ -92,9 +92,15 @@ def pack_edits(
         guards: Which sequences `guard_rows` is to look at.
 
     Raises:
-        ValueError: If a place is outside the logits, a bitmask too short, or the number of probes
-            not NUM_PROBES. Ids and numbers are checked by `RowParams` and `Tally`.
+        ValueError: If a place is outside the logits, a bitmask too short, the number of probes not
+            NUM_PROBES, or the drafts are no chain. Ids and numbers are checked by `RowParams` and
+            `Tally`.
     """
+    if not paths.tree.is_chain:
+        raise ValueError(
+            f"the paths go down a tree of {paths.tree.num_nodes} drafts, and kernels follow "
+            "chains: call the processors one after another, on the host or the device"
+        )
     if (paths.index < 0).any():
         raise ValueError(f"the paths have index {paths.index.min()}; sequences count from 0")
     words = _Words(len(params) * HEAD)

@@ -32,17 +32,21 @@ def forbid_repeated_ngrams(logits: Tensor, paths: DraftedPaths, size: np.ndarray
 
 def repeats(paths: DraftedPaths, sequence: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of one sequence and the tokens that would repeat an n-gram there, as pairs."""
-    num_rows = int(paths.num_rows[sequence])
-    text = paths.before(sequence, num_rows - 1)
-    lengths = len(text) - num_rows + 1 + np.arange(num_rows)
-    if len(text) < size:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    last = text[size - 1 :]
-    # an n-gram that ends at index e stands before a row if e < the row's length
-    is_match = np.arange(size - 1, len(text)) < lengths[:, None]
-    for back in range(1, size):
-        wanted = text[np.maximum(lengths - back, 0)]
-        is_match &= text[size - 1 - back : len(text) - back] == wanted[:, None]
-    is_match &= (lengths >= size)[:, None]
+    rows = np.flatnonzero(paths.is_read[sequence])
+    end = int(paths.num_decided[sequence])
+    text = paths.token_ids[sequence, :end]
+    # n-grams that end in what is decided, then those that end in a draft
+    num_old = max(end - size + 1, 0)
+    drafted = paths.tails(sequence, rows[1:], size)
+    is_match = np.ones((len(rows), num_old + len(drafted)), np.bool_)
+    is_old, is_new = is_match[:, :num_old], is_match[:, num_old:]
+    is_whole = end + paths.tree.depths[rows[1:]] >= size
+    is_new[:] = paths.tree.is_seen[np.ix_(rows, rows[1:])] & is_whole
+    before = paths.tails(sequence, rows, size - 1)
+    for place in range(size - 1):
+        wanted = before[:, place, None]
+        is_old &= text[place : place + num_old] == wanted
+        is_new &= drafted[:, place] == wanted
     row, window = np.nonzero(is_match)
-    return row, last[window]
+    last = np.concatenate([text[size - 1 :], drafted[:, -1]])
+    return rows[row], last[window]
