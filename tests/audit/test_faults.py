@@ -48,6 +48,9 @@ QUICK = (
     "top-p-dropped",
     "min-p-dropped",
     "top-k-plus-one",
+    "siblings-scored-alone",
+    "siblings-resorted",
+    "siblings-share-a-coin",
 )
 ENGINE = (
     *("draft-leak", "raw-q", "bonus-from-draft", "neighbors-q", "argmax-as-sampled"),

@@ -37,6 +37,12 @@ def clamped(limit: int) -> Fault:
     return Fault(clamped_positions(limit))
 
 
+#: each sibling of a tree is scored by the whole q
+SIBLINGS_SCORED_ALONE = Fault(FAULTS["siblings-scored-alone"])
+#: siblings of a tree are sorted by falling q after they were drawn
+SIBLINGS_RESORTED = Fault(FAULTS["siblings-resorted"])
+#: the siblings of a node are tested with one uniform
+SIBLINGS_SHARE_A_COIN = Fault(FAULTS["siblings-share-a-coin"])
 #: draft, replacement and bonus share the noise of their position (the bug of the public engines)
 SHARED_NOISE = Fault(FAULTS["shared-noise"])
 #: the test of a draft uses the address that drew it

@@ -17,6 +17,7 @@ from fairdraft.ops import rules, tree
 from fairdraft.ops.dispatch import Impl
 from fairdraft.ops.tree_inputs import Shape
 from tests.law.enumeration import distance
+from tests.law.faults import SIBLINGS_SCORED_ALONE
 from tests.law.tables import History, Tables, dirichlet_tables, integer_tables, log
 from tests.law.trees import (
     Branching,
@@ -175,11 +176,6 @@ def test_trees_arranged_by_drawn_values_are_seen(
     assert weights.error(pair_tables()) == pytest.approx(of_pair, rel=0.01)
 
 
-def _independent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every sibling is scored by the whole q, as if drawn with replacement."""
-    monkeypatch.setattr(tree, "_without", lambda row, token_ids: row)
-
-
 def _first_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """What replaces all siblings is drawn from max(p - q, 0), with the first one's q alone."""
     found = tree.candidates
@@ -222,7 +218,7 @@ def _shared_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "effect", "of_pair"),
     [
-        (_independent, 0.3021, 0.1875),
+        (SIBLINGS_SCORED_ALONE.plant, 0.3021, 0.1875),
         (_first_only, 0.0378, 0.0938),
         (_not_normalized, 0.0225, 0.1250),
         (_shared_uniform, 0.0265, 0.0375),

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 from fairdraft import LLM
-from fairdraft.ops import tree_inputs
-from fairdraft.speculators.tree import DraftTree
 from tests.engine.toys import from_probs
 from tests.law.batches import LENGTH, PLAIN, Law, mixed_checks, plan_joint, run_joint
+from tests.law.faults import SIBLINGS_RESORTED, SIBLINGS_SHARE_A_COIN, Fault
 from tests.law.judging import Check, assert_law, count, plan_for, refused
 from tests.law.tables import P4, Q4
 from tests.law.test_engine_law import TABLES, toy_law
@@ -77,50 +76,16 @@ def test_a_head_s_trees_keep_the_law(tmp_path: Path) -> None:
     assert_law([Check("tokens 0 to 2", plan, count(tokens, (SIZE,) * LENGTH))])
 
 
-def share_the_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Siblings are tested with the number of the eldest."""
-    name = tree_inputs._addresses
-
-    def addresses(at: Any, tree: Any) -> Any:
-        accept_at, final_at = name(at, tree)
-        size = tree.parents.shape[1]
-        eldest = np.array([[row.tolist().index(r) for r in row] for row in tree.parents])
-        chosen = (np.arange(len(eldest))[:, None] * size + eldest).reshape(-1)
-        return accept_at[chosen], final_at
-
-    monkeypatch.setattr(tree_inputs, "_addresses", addresses)
-
-
-def sort_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Siblings come to the verifier by falling q, not as drawn."""
-    draw = DraftTree.draw
-
-    def sorted_draw(self: Any, state: Any, *args: Any) -> Any:
-        proposal: Any = draw(self, state, *args)
-        size = proposal.token_ids.shape[1]
-        # the last level has nothing below it that would have to be moved along
-        for group in filter(None, self.tree.children):
-            nodes = [c - 1 for c in group if c <= size]
-            if not nodes or any(self.tree.children[c + 1] for c in nodes):
-                continue
-            ids = proposal.token_ids[:, nodes]
-            law = proposal.draft_logits[:, nodes[0]].gather(1, ids.clamp(min=0))
-            proposal.token_ids[:, nodes] = ids.gather(1, law.argsort(1, descending=True))
-        return proposal
-
-    monkeypatch.setattr(DraftTree, "draw", sorted_draw)
-
-
-@pytest.mark.parametrize("plant", [None, share_the_uniform, sort_siblings])
+@pytest.mark.parametrize("fault", [None, SIBLINGS_SHARE_A_COIN, SIBLINGS_RESORTED])
 def test_siblings_keep_the_law_and_planted_faults_do_not(
-    monkeypatch: pytest.MonkeyPatch, plant: Any
+    monkeypatch: pytest.MonkeyPatch, fault: Fault | None
 ) -> None:
     """Planted below the engine: TV .126 and .149 a token, more on three."""
-    if plant is None:
+    if fault is None:
         assert_law(pair_checks())
         return
-    plant(monkeypatch)
-    assert refused(pair_checks())
+    calls = fault.plant(monkeypatch)
+    assert refused(pair_checks()) and calls.count
 
 
 def sibling_checks() -> list[Check]:

@@ -30,7 +30,7 @@ class SubjectInfo:
         default_eps0: Numeric tolerance a token of that scoring (total variation).
         is_speculative: Whether drafts must be seen, or the audit is invalid.
         sampler: "race", "gumbel", "inverse_cdf" or "unknown": which coupled laws can occur.
-        rule: Verification rule, if known: "token", "block" or "common_noise".
+        rule: Verification rule, if known: "token", "block", "common_noise" or "tree".
         duplicates_declared: Texts of one seed and prompt are expected to agree.
     """
 

@@ -93,6 +93,9 @@ class TreeVerdict(Verdict):
     Attributes:
         path: int64 [B, D + 1], the row that decided each token: the root, then the nodes that
             stand, `num_accepted_tokens` of them; padded with -1.
+        first_child: int64 [B, D + 1], the eldest child of each row of the path, which is tested
+            first; 0 where there is none.
     """
 
     path: Tensor = field(kw_only=True)
+    first_child: Tensor = field(kw_only=True)

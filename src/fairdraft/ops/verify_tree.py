@@ -175,6 +175,7 @@ def _verify_on_host(
         int(outputs.num_broken.sum()),
         weights,
         path=torch.from_numpy(outputs.path),
+        first_child=torch.from_numpy(_first_child(inputs, outputs)),
     )
 
 
@@ -219,3 +220,9 @@ def _last_stream(inputs: TreeInputs, outputs: TreeOutputs) -> np.ndarray:
     stream[inputs.shape.first_child[:, 0] == 0] = Stream.TARGET
     stream[outputs.error != RowError.NONE] = 0
     return stream
+
+
+def _first_child(inputs: TreeInputs, outputs: TreeOutputs) -> np.ndarray:
+    row = np.arange(len(outputs.path))[:, None]
+    found = inputs.shape.first_child[row, outputs.path.clip(0)]
+    return np.where(outputs.path >= 0, found, 0)

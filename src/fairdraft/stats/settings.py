@@ -18,8 +18,8 @@ class EvidenceSettings:
         eps0: Total variation by which a token's law may differ from the scored one without being
             wrong: numerics of another implementation. 0 where the decoder's own logits score.
         sampler: "gumbel", "race", "inverse_cdf" or any other word: which coupled laws can occur.
-        rule: "token", "block" or "common_noise", None if unknown: what the diagnostic families may
-            assume.
+        rule: "token", "block", "common_noise" or "tree", None if unknown: what the diagnostic
+            families may assume.
 
     Raises:
         ValueError: If a number is outside its range.

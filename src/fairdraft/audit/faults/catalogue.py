@@ -18,6 +18,7 @@ from fairdraft.audit.faults.processor_faults import PROCESSOR_FAULTS
 from fairdraft.audit.faults.row_faults import ROW_FAULTS
 from fairdraft.audit.faults.rule_faults import RULE_FAULTS
 from fairdraft.audit.faults.setups import SETUPS
+from fairdraft.audit.faults.tree_faults import TREE_FAULTS
 from fairdraft.stats.verdict import VerdictState
 
 __all__ = ["CASES", "FAULTS", "find_cases"]
@@ -33,6 +34,7 @@ FAULTS: dict[str, Fault] = {
         *RULE_FAULTS,
         *ROW_FAULTS,
         *PROCESSOR_FAULTS,
+        *TREE_FAULTS,
     )
 }
 
@@ -118,6 +120,9 @@ _PLANTED = (
     _fails("top-p-dropped", "toy-top-p", 200, "impossible token"),
     _fails("min-p-dropped", "toy-min-p", 200, "impossible token"),
     _fails("top-k-plus-one", "toy-top-k", 200, "impossible token"),
+    _fails("siblings-scored-alone", "toy-tree-reference", 1_600),
+    _fails("siblings-resorted", "toy-tree", 4_000),
+    _fails("siblings-share-a-coin", "toy-tree", 2_500, is_traced=True),
 )
 
 

@@ -110,6 +110,13 @@ def _forbidding_pair() -> Any:
     return MarkovPair.from_laws([0.5, 0.5, 0.0, 0.0], [0.4, 0.1, 0.25, 0.25])
 
 
+def _tested_pair() -> Any:
+    """Four tokens, one of which q likes too much: siblings are often rejected, and tested."""
+    from fairdraft.audit.subjects.markov import MarkovPair
+
+    return MarkovPair.shuffled([0.11, 0.27, 0.37, 0.25], [0.07, 0.06, 0.26, 0.61], seed=4)
+
+
 #: ids of four words of the embedded tokenizer: " the", " a", " and", ","
 _WORDS = (263, 259, 282, 12)
 
@@ -235,6 +242,26 @@ _ALL = (
         _forbidding_pair,
         num_drafts=1,
         forbids=True,
+    ),
+    _toy(
+        "toy-tree",
+        "4 tokens, q likes one, trees of two siblings below two",
+        1e4,
+        _tested_pair,
+        num_drafts=2,
+        rule="tree",
+        breadths=(2, 2),
+    ),
+    _toy(
+        "toy-tree-reference",
+        "4 tokens, q likes one, two siblings, the readable walk",
+        150.0,
+        _tested_pair,
+        num_drafts=1,
+        rule="tree",
+        breadths=(2,),
+        impl="reference",
+        subject=_SLOW,
     ),
     _engine("pocket", "engine, pocket pair, K = 3"),
     _engine("pocket-short", "engine, pocket pair, K = 3, texts of 8 tokens", num_tokens=8),

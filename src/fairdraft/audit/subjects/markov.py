@@ -1,14 +1,15 @@
 """Target and draft as tables of logits by the last token, and one round of decoding with them.
 
-Drafts come from the shared sampler and verdicts from `ops.verify_chain`, so whatever is wrong in
-the production path is wrong here too. Axes: N texts in step, K drafts, S states, V vocabulary.
+Drafts come from the shared sampler and verdicts from `ops.verify_chain` or `ops.verify_tree`, so
+whatever is wrong in the production path is wrong here too. Axes: N texts in step, K drafts (of a
+tree, its depth), S states, V vocabulary.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,10 +18,23 @@ from fairdraft import ops
 from fairdraft.noise import Trace
 from fairdraft.ops import PLACEHOLDER_TOKEN_ID, Impl
 from fairdraft.ops.sample import Method
+from fairdraft.ops.token_tree import TokenTree
 from fairdraft.ops.verify import ExactRule
 from fairdraft.speculators import CommonSampler, Drawn, Guesses, Proposal, SharedSampler
 
-__all__ = ["Decoding", "MarkovPair", "Round", "Rows", "play", "propose", "reference_law", "verify"]
+__all__ = [
+    "Decoding",
+    "MarkovPair",
+    "Round",
+    "Rows",
+    "contexts",
+    "look_up",
+    "new_sampler",
+    "play",
+    "propose",
+    "reference_law",
+    "verify",
+]
 
 
 @dataclass(frozen=True)
@@ -28,12 +42,14 @@ class Decoding:
     """How tokens are decoded.
 
     Attributes:
-        num_drafts: K, drafts a round.
+        num_drafts: K, drafts a round; of a tree, its depth.
         temperature: Of the request, so of target and draft.
         top_k, top_p, min_p: Filters of the request; 0, 1 and 0 are off.
         is_greedy: Drafts are the draft's best tokens: point masses.
         forbids: Drafts that the target's table excludes (-inf) are marked as forbidden.
-        rule: Verification rule; under "common_noise" drafts are guesses, without a law.
+        rule: Verification rule, a chain's or "tree"; under "common_noise" drafts are guesses,
+            without a law.
+        breadths: Under rule "tree", the children of a node by depth [K]; empty for chains.
         method: Sampler of every token, "race" or "gumbel".
         impl: Implementation of the ops.
     """
@@ -45,9 +61,20 @@ class Decoding:
     min_p: float = 0.0
     is_greedy: bool = False
     forbids: bool = False
-    rule: ExactRule = "token"
+    rule: ExactRule | Literal["tree"] = "token"
+    breadths: tuple[int, ...] = ()
     method: Method = "race"
     impl: Impl = "auto"
+
+    def __post_init__(self) -> None:
+        depth = self.num_drafts if self.rule == "tree" else 0
+        if len(self.breadths) != depth:
+            raise ValueError(
+                f"breadths = {self.breadths} under rule {self.rule!r} with num_drafts = "
+                f"{self.num_drafts}: give one a depth under rule 'tree', and none otherwise"
+            )
+        if self.rule == "tree" and (self.is_filtered or self.forbids or self.method != "race"):
+            raise ValueError("rule 'tree' is played without filters, marks and other samplers")
 
     @property
     def is_filtered(self) -> bool:
@@ -196,7 +223,7 @@ class Round:
 
 
 def play(pair: MarkovPair, decoding: Decoding, rows: Rows, trace: Trace | None = None) -> Round:
-    """Drafts and verifies one round of every row."""
+    """Drafts and verifies one round of every row; trees are `markov_tree`'s."""
     proposal = propose(pair, decoding, rows, trace)
     verdict = verify(pair, decoding, rows, proposal, trace)
     return Round(
@@ -215,7 +242,7 @@ def propose(
     count, depth, size = len(rows), decoding.num_drafts, pair.vocab_size
     if not depth:
         return Proposal.empty(count)
-    sampler = _sampler(decoding, rows, trace)
+    sampler = new_sampler(decoding, rows, trace)
     drafts = torch.full((count, depth), PLACEHOLDER_TOKEN_ID)
     laws = torch.zeros((count, depth, size))
     last = torch.from_numpy(rows.last)
@@ -224,14 +251,14 @@ def propose(
         if not len(chosen):
             break
         at = slice(None) if len(chosen) == count else torch.from_numpy(chosen)
-        logits = _look_up(pair.draft_table, last[at])
+        logits = look_up(pair.draft_table, last[at])
         drawn = sampler.draw(logits, step, chosen, greedy=decoding.is_greedy)
         drafts[at, step - 1] = drawn.token_ids
         if isinstance(drawn, Drawn):
             laws[at, step - 1] = drawn.logits
         last = drafts[:, step - 1]
     forbidden = (
-        _look_up(pair.target_table, _contexts(rows, drafts)[:, :-1]).gather(
+        look_up(pair.target_table, contexts(rows, drafts)[:, :-1]).gather(
             2, drafts.clamp(min=0)[..., None]
         )[..., 0]
         == -torch.inf
@@ -248,7 +275,7 @@ def verify(
     pair: MarkovPair, decoding: Decoding, rows: Rows, proposal: Guesses, trace: Trace | None = None
 ) -> ops.Verdict:
     """Verifies a round's drafts against the target's rows, filtered along the drafted path."""
-    target = _look_up(pair.target_table, _contexts(rows, proposal.token_ids))
+    target = look_up(pair.target_table, contexts(rows, proposal.token_ids))
     if decoding.is_filtered:
         kept = ops.filter_logits(
             target.flatten(0, 1),
@@ -259,6 +286,7 @@ def verify(
             impl=decoding.impl,
         )
         target = kept.view_as(target)
+    assert decoding.rule != "tree", "trees are played apart"
     given = target, proposal.token_ids, proposal.num_draft_tokens
     options: dict[str, Any] = {
         "key": rows.key,
@@ -282,21 +310,25 @@ def verify(
     )
 
 
-def _contexts(rows: Rows, drafts: torch.Tensor) -> torch.Tensor:
-    """The token before each row of the round [N, K + 1]; 0 behind absent drafts."""
+def contexts(rows: Rows, drafts: torch.Tensor) -> torch.Tensor:
+    """The token before each row of the round [N, drafts + 1]; 0 behind absent drafts."""
     return torch.cat([torch.from_numpy(rows.last)[:, None], drafts.clamp(min=0)], dim=1)
 
 
-def _look_up(table: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+def look_up(table: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """Rows of a table by the token before [..., V]."""
     if len(table) == 1:
         return table[0].expand(*last.shape, -1)
     return table[last]
 
 
-def _sampler(decoding: Decoding, rows: Rows, trace: Trace | None) -> SharedSampler | CommonSampler:
+def new_sampler(
+    decoding: Decoding, rows: Rows, trace: Trace | None, tree: TokenTree | None = None
+) -> SharedSampler | CommonSampler:
+    """The sampler of a round's drafts, of a chain or of a tree."""
     count = len(rows)
-    new_sampler = CommonSampler if decoding.rule == "common_noise" else SharedSampler
-    return new_sampler(
+    kind = CommonSampler if decoding.rule == "common_noise" else SharedSampler
+    return kind(
         key=rows.key,
         sample=rows.sample,
         anchor=rows.anchor,
@@ -305,7 +337,8 @@ def _sampler(decoding: Decoding, rows: Rows, trace: Trace | None) -> SharedSampl
         top_p=np.full(count, decoding.top_p),
         min_p=np.full(count, decoding.min_p),
         filtered=np.full(count, decoding.is_filtered),
-        num_steps=decoding.num_drafts,
+        num_steps=decoding.num_drafts if tree is None else tree.num_nodes,
+        depths=None if tree is None else tree.depths,
         impl=decoding.impl,
         method=decoding.method,
         trace=trace,

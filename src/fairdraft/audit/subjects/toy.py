@@ -16,6 +16,7 @@ from fairdraft import noise
 from fairdraft.audit.subject import Batch, InvalidSubject, SubjectInfo, refuse_lossy
 from fairdraft.audit.subjects import markov
 from fairdraft.audit.subjects.markov import Decoding, MarkovPair, Rows
+from fairdraft.audit.subjects.markov_tree import play_tree
 from fairdraft.noise import Trace
 from fairdraft.ops import RowError
 from fairdraft.stats.tokens import NO_TOKEN, ScoredTokens, Source
@@ -87,6 +88,7 @@ class ToySubject:
             name=self.name,
             parameters={
                 **asdict(self.decoding),
+                "breadths": list(self.decoding.breadths),
                 "vocab_size": self.pair.vocab_size,
                 "length": self.length,
                 "seed": self.seed,
@@ -138,7 +140,8 @@ class ToySubject:
                 last=texts.last(rows),
                 num_drafts=want,
             )
-            decided = markov.play(self.pair, self.decoding, at, trace)
+            play = play_tree if self.decoding.rule == "tree" else markov.play
+            decided = play(self.pair, self.decoding, at, trace)
             if decided.error.any():
                 code = RowError(int(decided.error[decided.error != 0][0]))
                 raise InvalidSubject(f"a row could not be sampled: {code.message}")
