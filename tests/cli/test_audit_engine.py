@@ -225,6 +225,17 @@ def test_progress_shows_how_far_it_is_and_what_is_found_so_far() -> None:
     assert all(len(line) < 80 for line in lines)
 
 
+def test_an_engine_that_drafts_trees_is_audited(audit: Any) -> None:
+    given = '{"speculative_token_tree": [2, 1]}'
+    result = audit("engine", "--json", "--max-tokens", "100", "--speculative-config", given)
+    report = Report.from_json(json.loads(result.out))
+    assert result.code == 3 and report.subject.rule == "tree"
+    assert "trees of 4 drafts, 2 deep" in report.subject.name
+    trace, replay, contexts = report.notes
+    assert trace.endswith("no collision") and replay.endswith("no mismatch")
+    assert contexts.startswith("contexts: logits of")
+
+
 def test_a_lossy_rule_is_refused(audit: Any) -> None:
     given = '{"rule": "typical", "allow_lossy": true}'
     result = audit("engine", "--json", "--speculative-config", given)

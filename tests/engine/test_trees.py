@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from fairdraft import LLM, SamplingParams
-from fairdraft.audit.subjects.engine import EngineSubject
 from fairdraft.engine.config import SpeculativeConfig
 from fairdraft.noise import Stream, Trace
 from fairdraft.speculators import read_token_tree
@@ -238,14 +237,6 @@ def test_a_settled_tree_says_its_rule_and_depth(target: Any) -> None:
     assert (config.rule, config.num_speculative_tokens) == ("tree", 2)
     text = with_tree(target, target, [3, 2]).describe()
     assert "trees of 9 tokens, 2 deep" in text and "rule: tree" in text
-
-
-def test_what_does_not_follow_a_path_is_refused(target: Any) -> None:
-    llm = with_tree(target, target)
-    with pytest.raises(ValueError, match="cannot be observed"):
-        llm.engine.observer = lambda seen: None
-    with pytest.raises(ValueError, match="audit reads rounds of chains"):
-        EngineSubject(llm)
 
 
 @pytest.mark.skipif(

@@ -10,11 +10,14 @@ Axes: K drafts, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Decision", "decide"]
+if TYPE_CHECKING:
+    from fairdraft.audit.replay_part import RoundPart
+
+__all__ = ["SLACK", "Decision", "decide", "law_of", "race"]
 
 TILE = 512
 #: relative error of a float32 weight, with room to spare
@@ -28,11 +31,11 @@ class Decision(NamedTuple):
     is_clear: bool
 
 
-def decide(part: Any, row: int) -> list[Decision]:
+def decide(part: RoundPart, row: int) -> list[Decision]:
     """Decides one round again.
 
     Args:
-        part: Arrays of some rows of a round, as `Replayer` copies them.
+        part: Some rows of a round of chains.
         row: Which of them.
 
     Returns:
@@ -47,7 +50,7 @@ def decide(part: Any, row: int) -> list[Decision]:
 class _Noise:
     """The draws of one round, by their addresses."""
 
-    def __init__(self, part: Any, row: int) -> None:
+    def __init__(self, part: RoundPart, row: int) -> None:
         self.count = int(part.num_drafts[row])
         self._anchor = int(part.anchor[row])
         self._request = {"key": int(part.key[row]), "sample": int(part.sample[row])}
@@ -77,23 +80,24 @@ class _Noise:
         return self._at(Stream.TARGET if self._is_plain else stream, slot, slot)
 
 
-def _match(part: Any, row: int, noise: _Noise) -> list[Decision]:
+def _match(part: RoundPart, row: int, noise: _Noise) -> list[Decision]:
     """Point masses, or no drafts: the target's own token at each slot, while it is the draft."""
     decided: list[Decision] = []
     for slot in range(noise.count + 1):
-        p = _law(part.target_logits[row, slot], part.temperature[row])
-        decided.append(_race(p, SLACK * p, noise.final(slot)))
+        p = law_of(part.target_logits[row, slot], part.temperature[row])
+        decided.append(race(p, SLACK * p, noise.final(slot)))
         if slot < noise.count and decided[-1].token_id != part.draft_ids[row, slot]:
             break
     return decided
 
 
-def _token(part: Any, row: int, noise: _Noise) -> list[Decision]:
+def _token(part: RoundPart, row: int, noise: _Noise) -> list[Decision]:
     """Draft by draft: kept if u q(x) < p(x), else replaced from max(p - q, 0)."""
+    assert part.draft_logits is not None
     decided: list[Decision] = []
     for slot in range(noise.count):
-        p = _law(part.target_logits[row, slot], part.temperature[row])
-        q = _law(part.draft_logits[row, slot], part.temperature[row])
+        p = law_of(part.target_logits[row, slot], part.temperature[row])
+        q = law_of(part.draft_logits[row, slot], part.temperature[row])
         x = int(part.draft_ids[row, slot])
         u = noise.uniform(slot)
         is_clear = _is_apart(u * q[x], p[x])
@@ -101,29 +105,30 @@ def _token(part: Any, row: int, noise: _Noise) -> list[Decision]:
             decided.append(Decision(x, is_clear))
             continue
         residual = np.maximum(p - q, 0.0)
-        token = _race(residual if residual.any() else p, SLACK * (p + q), noise.final(slot))
+        token = race(residual if residual.any() else p, SLACK * (p + q), noise.final(slot))
         decided.append(Decision(token.token_id, is_clear and token.is_clear))
         return decided
-    p = _law(part.target_logits[row, noise.count], part.temperature[row])
-    decided.append(_race(p, SLACK * p, noise.final(noise.count)))
+    p = law_of(part.target_logits[row, noise.count], part.temperature[row])
+    decided.append(race(p, SLACK * p, noise.final(noise.count)))
     return decided
 
 
-def _block(part: Any, row: int, noise: _Noise) -> list[Decision]:
+def _block(part: RoundPart, row: int, noise: _Noise) -> list[Decision]:
     """The longest prefix whose test passes, tests made from the longest back.
 
     rho_i = min(rho_(i-1) p(x_i) / q(x_i), 1). With m_i the mass of max(rho_i p - q, 0) after i
     drafts, the prefix stands if u_i < m_i / (m_i + 1 - rho_i), the whole block if u_K < rho_K.
     """
+    assert part.draft_logits is not None
     rho, weights, slacks, odds = 1.0, [], [], []
     for slot in range(noise.count + 1):
-        p = _law(part.target_logits[row, slot], part.temperature[row])
+        p = law_of(part.target_logits[row, slot], part.temperature[row])
         if slot == noise.count:
             weights.append(p)
             slacks.append(SLACK * p)
             odds.append((rho, 1.0))
             break
-        q = _law(part.draft_logits[row, slot], part.temperature[row])
+        q = law_of(part.draft_logits[row, slot], part.temperature[row])
         residual = np.maximum(rho * p - q, 0.0)
         weights.append(residual if residual.any() else p)
         slacks.append(SLACK * (p + q))
@@ -141,7 +146,7 @@ def _block(part: Any, row: int, noise: _Noise) -> list[Decision]:
         if favorable >= total or u * total < favorable:
             break
         length -= 1
-    token = _race(weights[length], slacks[length], noise.final(length))
+    token = race(weights[length], slacks[length], noise.final(length))
     kept = [Decision(int(x), is_clear) for x in part.draft_ids[row, :length]]
     return [*kept, Decision(token.token_id, is_clear and token.is_clear)]
 
@@ -150,13 +155,14 @@ def _is_apart(a: float, b: float) -> bool:
     return bool(abs(a - b) > SLACK * (a + b))
 
 
-def _law(logits: Any, temperature: float) -> np.ndarray:
+def law_of(logits: Any, temperature: float) -> np.ndarray:
+    """Law [V] of logits."""
     values = logits.double().numpy() / temperature
     weights = np.exp(values - values.max())
     return weights / weights.sum()
 
 
-def _race(weights: np.ndarray, slack: np.ndarray, at: Any) -> Decision:
+def race(weights: np.ndarray, slack: np.ndarray, at: Any) -> Decision:
     """The winner of the tiles' race, then of the race in its tile."""
     from fairdraft.noise import Level
 

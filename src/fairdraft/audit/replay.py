@@ -4,19 +4,22 @@ Two judges, both deterministic. The reference implementation of the ops must giv
 bit for bit. The formulas of the rule in float64 (`formulas`), which share nothing with the ops
 but the noise, must give them wherever no rounding could have turned the decision.
 
-Axes: B rows of a round, K drafts, V vocabulary.
+Trees of drafts are replayed node by node.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
+from fairdraft.audit.replay_part import part_of
+
 if TYPE_CHECKING:
+    from fairdraft.audit.replay_part import RoundPart
     from fairdraft.engine import Observation
-    from fairdraft.ops.verify import AnyRule
+    from fairdraft.engine.round_rule import RoundRule
 
 __all__ = ["Replay", "Replayable", "Replayer"]
 
@@ -62,7 +65,7 @@ class Replayer:
         max_rounds: Most rounds to replay, counting one a row.
     """
 
-    rule: AnyRule = "token"
+    rule: RoundRule = "token"
     every: int = 3
     rows_per_round: int = 4
     max_rounds: int = 96
@@ -83,7 +86,7 @@ class Replayer:
         # other rows each time
         first = turn * self.rows_per_round
         rows = np.unique((first + np.arange(count)) % len(seen.key))
-        part = _Part(seen, rows, self.rule)
+        part = part_of(seen, rows, self.rule)
         self._compare_drafts(part)
         self._compare_with_reference(part)
         self._compare_with_formulas(part)
@@ -99,57 +102,37 @@ class Replayer:
             tuple(self._mismatches[:MAX_MISMATCHES]),
         )
 
-    def _compare_drafts(self, part: _Part) -> None:
+    def _compare_drafts(self, part: RoundPart) -> None:
         from fairdraft import ops
         from fairdraft.noise import Stream, address
 
-        if part.draft_logits is None:
-            return
-        for step in range(1, part.draft_ids.shape[1] + 1):
-            at = np.flatnonzero(part.num_drafts >= step)
-            if not len(at):
-                return
+        for draw in part.draws():
+            at = draw.rows
             drawn = ops.sample(
-                part.draft_logits[at, step - 1],
+                draw.logits,
                 address(
                     Stream.DRAFT,
                     key=part.key[at],
-                    position=part.anchor[at] + step - 1,
+                    position=part.anchor[at] + draw.depth - 1,
                     anchor=part.anchor[at],
-                    node=step,
+                    node=draw.node,
                     sample=part.sample[at],
                 ),
                 temperature=part.temperature[at],
                 impl="reference",
             )
-            found = part.draft_ids[at, step - 1]
+            found = part.draft_ids[at, draw.node - 1]
             for i, row in enumerate(at.tolist()):
                 expected = int(drawn.token_ids[i])
                 if expected != found[i]:
                     self._mismatches.append(
-                        f"draft {step} of {part.name(row)} is {int(found[i])}, and the reference "
-                        f"draws {expected} at its address"
+                        f"draft {draw.node} of {part.name(row)} is {int(found[i])}, and the "
+                        f"reference draws {expected} at its address"
                     )
             self._num_drafts += len(at)
 
-    def _compare_with_reference(self, part: _Part) -> None:
-        import torch
-
-        from fairdraft import ops
-
-        drafts = (torch.from_numpy(part.draft_ids), part.num_drafts)
-        options: dict[str, Any] = {
-            "key": part.key,
-            "anchor": part.anchor,
-            "sample": part.sample,
-            "temperature": part.temperature,
-            "impl": "reference",
-        }
-        call, rule, laws = (part.target_logits, *drafts), part.rule, part.draft_logits
-        if rule == "common_noise":
-            verdict = ops.verify_chain(*call, draft_logits=None, rule="common_noise", **options)
-        else:
-            verdict = ops.verify_chain(*call, draft_logits=laws, rule=rule, **options)
+    def _compare_with_reference(self, part: RoundPart) -> None:
+        verdict = part.verified()
         expected = verdict.token_ids.numpy()
         for row, emitted in enumerate(part.num_emitted.tolist()):
             given = part.token_ids[row, :emitted]
@@ -160,11 +143,14 @@ class Replayer:
                 )
             self._num_tokens += emitted
 
-    def _compare_with_formulas(self, part: _Part) -> None:
+    def _compare_with_formulas(self, part: RoundPart) -> None:
         from fairdraft.audit.formulas import decide
+        from fairdraft.audit.formulas_tree import decide_tree
+        from fairdraft.audit.replay_part import TreePart
 
         for row, emitted in enumerate(part.num_emitted.tolist()):
-            decided = decide(part, row)
+            is_tree = isinstance(part, TreePart)
+            decided = decide_tree(part, row) if is_tree else decide(part, row)
             given = part.token_ids[row, :emitted].tolist()
             again = [decision.token_id for decision in decided]
             if given == again:
@@ -178,31 +164,3 @@ class Replayer:
                 )
             else:
                 self._num_ties += 1
-
-
-class _Part:
-    """Some rows of a round, copied out of the observation; laws are logits before temperature."""
-
-    def __init__(self, seen: Observation, rows: np.ndarray, rule: AnyRule) -> None:
-        import torch
-
-        from fairdraft.audit.dense import dense_logits
-
-        at = torch.from_numpy(rows)
-        self.rule: AnyRule = rule
-        self.key = np.ascontiguousarray(seen.key[rows])
-        self.sample = seen.sample[rows]
-        self.anchor = seen.anchor[rows]
-        self.temperature = np.asarray(seen.temperature[rows], np.float64)
-        self.draft_ids = np.ascontiguousarray(seen.draft_token_ids[rows])
-        self.num_drafts = seen.num_draft_tokens[rows]
-        self.token_ids = seen.token_ids[rows]
-        self.num_emitted = seen.num_emitted_tokens[rows]
-        self.target_logits = seen.target_logits[at]
-        laws = dense_logits(seen.draft_logits, seen.target_logits.shape[-1])
-        self.draft_logits = None if laws is None else laws[at]
-
-    def name(self, row: int) -> str:
-        """Which round it was."""
-        key, sample = int(self.key[row]), int(self.sample[row])
-        return f"the round at anchor {int(self.anchor[row])} of key {key:016x}, sample {sample}"

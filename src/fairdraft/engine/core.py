@@ -106,11 +106,6 @@ class Engine:
 
     @observer.setter
     def observer(self, observer: Observer | None) -> None:
-        if observer is not None and self.rule == "tree":
-            raise ValueError(
-                "rounds of rule 'tree' cannot be observed: what audits see of a round is a chain; "
-                "leave speculative_token_tree out"
-            )
         self._runner.observer = observer
 
     @property

@@ -12,11 +12,34 @@ import numpy as np
 from torch import Tensor
 
 from fairdraft.ops import SparseLogits
+from fairdraft.ops.token_tree import TokenTree
+
+
+@dataclass(frozen=True)
+class ObservedTree:
+    """The whole tree of a round of rule `tree`. Axes besides those above: N nodes.
+
+    Attributes:
+        shape: Which node is below which.
+        token_ids: Drafts [B, N], -1 for nodes that are absent.
+        num_nodes: Nodes of each row [B], the first ones.
+        draft_logits: What each node's group was sampled from [B, N, V]; None for point masses.
+        target_logits: Of every node, after filters, before temperature [B, N + 1, V].
+    """
+
+    shape: TokenTree
+    token_ids: np.ndarray
+    num_nodes: np.ndarray
+    draft_logits: Tensor | None
+    target_logits: Tensor
 
 
 @dataclass(frozen=True)
 class Observation:
     """One verified round, as it was decided. Arrays are valid until the observer returns.
+
+    Under rule `tree` this is the walk: K is the depth, row i the one that decided token i, and
+    draft i the candidate for it that was tested first.
 
     Attributes:
         key: Request keys [B], uint64.
@@ -33,6 +56,7 @@ class Observation:
         target_logits: The same after filters, before temperature [B, K + 1, V].
         is_guessed: Drafts may share the target's noise: given its draft, a token does not follow
             the target. Without the draft it does.
+        tree: What the walk went down, under rule `tree`.
     """
 
     key: np.ndarray
@@ -48,6 +72,7 @@ class Observation:
     raw_target_logits: Tensor
     target_logits: Tensor
     is_guessed: bool = False
+    tree: ObservedTree | None = None
 
 
 Observer = Callable[[Observation], None]

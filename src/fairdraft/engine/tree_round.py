@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fairdraft import ops
+from fairdraft.engine.observation import Observation, ObservedTree
 from fairdraft.engine.processing.target import ProcessedRows, process_target
 from fairdraft.engine.round import Round, RoundRunner, sources_of
 from fairdraft.engine.rows import RowTable
@@ -60,7 +61,10 @@ class TreeRoundRunner(RoundRunner):
         block = TreeBlock(num_decided, tree.depths, tree.is_seen, first=0)
         logits, states = self._forward(rows, proposal, block)
         forwarded = time.perf_counter()
-        processed = process_target(rows, proposal, logits, impl=self.impl, tree=tree)
+        is_watched = self.observer is not None
+        processed = process_target(
+            rows, proposal, logits, keep_raw=is_watched, impl=self.impl, tree=tree
+        )
         filtered = self._filter(rows, processed.logits)
         verdict = self._verify_tree(rows, proposal, filtered).cpu()
         path, accepted = verdict.path.numpy(), verdict.num_accepted_tokens.numpy()
@@ -69,6 +73,8 @@ class TreeRoundRunner(RoundRunner):
         if isinstance(self.speculator, TreeSpeculator):
             self.speculator.commit_path(path, accepted)
         result = self._laid_out(proposal, tree, verdict, (logits, filtered), states, errors)
+        if self.observer is not None:
+            self.observer(_observation(rows, proposal, tree, verdict, result, filtered))
         verified = time.perf_counter()
         self.clock = self.clock.plus(target=forwarded - begin, verify=verified - forwarded)
         return result
@@ -135,12 +141,7 @@ class TreeRoundRunner(RoundRunner):
     ) -> Round:
         """The round by depth: row j of its logits and states is the one that decided token j."""
         accepted, emitted = verdict.num_accepted_tokens.numpy(), verdict.num_emitted_tokens.numpy()
-        width = verdict.path.shape[1]
-
-        def along(values: Tensor) -> Tensor:
-            at = verdict.path.clamp(min=0).to(values.device)
-            return values[torch.arange(len(at), device=at.device)[:, None], at]
-
+        width, nodes = verdict.path.shape[1], verdict.path
         is_there = proposal.token_ids.numpy() != PLACEHOLDER_TOKEN_ID
         is_there &= np.arange(tree.num_nodes) < proposal.num_draft_tokens.numpy()[:, None]
         return Round(
@@ -149,8 +150,44 @@ class TreeRoundRunner(RoundRunner):
             num_draft_tokens=(is_there * tree.depths[1:]).max(1),
             num_accepted_tokens=accepted,
             num_emitted_tokens=emitted,
-            target_logits=along(logits[0]),
-            processed_logits=along(logits[1]),
+            target_logits=_at(logits[0], nodes),
+            processed_logits=_at(logits[1], nodes),
             errors=errors,
-            states=None if states is None else tuple(map(along, states)),
+            states=None if states is None else tuple(_at(state, nodes) for state in states),
         )
+
+
+def _at(values: Tensor, nodes: Tensor) -> Tensor:
+    """Values [B, N + 1, ...] at nodes [B, D]; junk where there is none, -1."""
+    at = nodes.clamp(min=0).to(values.device)
+    return values[torch.arange(len(at), device=at.device)[:, None], at]
+
+
+def _observation(
+    rows: RowTable,
+    proposal: TreeProposal,
+    tree: TokenTree,
+    verdict: ops.TreeVerdict,
+    result: Round,
+    target_logits: Tensor,
+) -> Observation:
+    tested, laws = verdict.first_child[:, :-1], proposal.draft_logits
+    drafted = _at(proposal.token_ids, tested - 1).masked_fill(tested == 0, PLACEHOLDER_TOKEN_ID)
+    assert not isinstance(laws, ops.SparseLogits), "trees are drawn from dense laws"
+    return Observation(
+        key=rows["key"],
+        sample=rows["sample"],
+        anchor=rows["num_decided"],
+        temperature=rows["temperature"],
+        draft_token_ids=drafted.numpy(),
+        num_draft_tokens=(tested > 0).sum(1).numpy(),
+        draft_logits=None if laws is None else _at(laws, tested - 1),
+        token_ids=result.token_ids,
+        num_accepted_tokens=result.num_accepted_tokens,
+        num_emitted_tokens=result.num_emitted_tokens,
+        raw_target_logits=result.target_logits,
+        target_logits=result.processed_logits,
+        tree=ObservedTree(
+            tree, proposal.token_ids.numpy(), proposal.num_draft_tokens.numpy(), laws, target_logits
+        ),
+    )

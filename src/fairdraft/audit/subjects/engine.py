@@ -62,11 +62,6 @@ class EngineSubject:
     ) -> None:
         from fairdraft.engine import SamplingParams
 
-        if llm.engine.rule == "tree":
-            raise ValueError(
-                "speculative_token_tree: an engine's audit reads rounds of chains; leave the tree "
-                "out, or audit the engine as an endpoint"
-            )
         refuse_lossy(llm.engine.rule)
         self.llm = llm
         params = params or SamplingParams(ignore_eos=True)
@@ -173,9 +168,7 @@ class EngineSubject:
         """Generates some texts and decides a sample of their rounds again, by the definition."""
         from fairdraft.audit.replay import Replayer
 
-        rule = self.llm.engine.rule
-        assert rule != "tree", "refused above"
-        replayer = Replayer(rule)
+        replayer = Replayer(self.llm.engine.rule)
         prompts, params = self.requests(self.first_seed, 8)
         with observed(self.llm, replayer):
             self.llm.generate(as_ids(prompts), params)
@@ -232,6 +225,9 @@ def _speculator(llm: LLM) -> str:
     if model is not None:
         kind = "greedy draft" if getattr(speculator, "greedy", False) else "draft"
         name = f"{kind} {model.name}"
+    tree = getattr(speculator, "tree", None)
+    if tree is not None:
+        return f"{name}, trees of {tree.num_nodes} drafts, {tree.depth} deep"
     rule = "" if llm.engine.rule == "token" else f", rule {llm.engine.rule}"
     schedule = llm.engine.rows.schedule
     most = "" if schedule is None else f" at most, adaptive at {schedule.cost_ratio:g}"
