@@ -30,7 +30,7 @@ def batch(count: int, vocab_size: int, kind: str, seed: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("vocab_size", "kind"),
-    [(1, "mixed"), (3, "dense"), (63, "dense"), (63, "point"), (1_025, "mixed")],
+    [(1, "mixed"), (63, "dense"), (63, "point"), (1_025, "mixed")],
 )
 def test_kernels_equal_the_reference(vocab_size: int, kind: str) -> None:
     """Ragged, absent, forbidden and foreign nodes, a NaN, greedy rows and temperatures."""
