@@ -136,7 +136,7 @@ def test_compiled_tree_verdicts_equal_eager_ones(kind: str, max_depth: int | Non
 
     def verify(target: Tensor, rest: dict[str, Any]) -> Any:
         verdict = ops.verify_tree(target + 0, **rest, max_depth=max_depth)
-        return tuple(getattr(verdict, name) for name in (*OUTPUTS, "error", "path"))
+        return tuple(getattr(verdict, name) for name in (*OUTPUTS, "error", "path", "first_child"))
 
     target = call.pop("target_logits")
     expected = verify(target, call)

@@ -24,7 +24,7 @@ _VERIFY = (
     "Tensor? candidate_ids=None, Tensor[]? draft_stats=None, SymInt? max_depth=None, "
     "str impl='auto', str arithmetic='auto') -> (Tensor token_ids, Tensor num_accepted_tokens, "
     "Tensor num_emitted_tokens, Tensor last_stream, Tensor margin, Tensor error, "
-    "Tensor num_broken, Tensor path)"
+    "Tensor num_broken, Tensor path, Tensor first_child)"
 )
 
 
@@ -78,6 +78,7 @@ def _verify_tree(
         verdict.error,
         torch.as_tensor(verdict.num_broken),
         verdict.path,
+        verdict.first_child,
     )
 
 
@@ -99,7 +100,8 @@ def _(target_logits, draft_token_ids, parents, num_draft_tokens, *rest, **named)
     # one number a request on a device, one of them all on the host
     broken = ints() if target_logits.device.type == "cpu" else ints(count)
     vectors = (ints(count), ints(count), ints(count))
-    return ints(count, width), *vectors, margin, ints(count), broken, ints(count, width)
+    walked = (ints(count, width), ints(count, width))
+    return ints(count, width), *vectors, margin, ints(count), broken, *walked
 
 
 def traced_tree(
@@ -141,4 +143,4 @@ def traced_tree(
         draft_stats=None if draft_stats is None else list(draft_stats.tensors()),
         **options,
     )
-    return TreeVerdict(*out[:-1], path=out[-1])
+    return TreeVerdict(*out[:-2], path=out[-2], first_child=out[-1])

@@ -22,7 +22,7 @@ pytestmark = [
 #: three children, two below each, one below each of these: 15 nodes, 3 deep
 PARENTS = [0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9]
 COUNT = 6
-NAMES = (*VERDICT, "path")
+NAMES = (*VERDICT, "path", "first_child")
 MAX_TIES = 1
 
 

@@ -201,7 +201,7 @@ def test_with_statistics_a_walk_reads_the_rows_of_its_path_and_of_rejected_child
     call["draft_logits"] = torch.where(is_rejected[..., None] > 0, call["draft_logits"], points)
     call["target_logits"][is_on_path == 0] = torch.nan
     got = ops.verify_tree(**call, draft_stats=stats, impl="triton", arithmetic="portable")
-    assert_equal(got, expected, (*VERDICT, "path"))
+    assert_equal(got, expected, (*VERDICT, "path", "first_child"))
 
 
 def test_sparse_laws_and_chains_as_trees() -> None:

@@ -48,7 +48,7 @@ def _padded(values: Tensor, width: int, fill: float) -> Tensor:
 
 def like_device(verdict: TreeVerdict, width: int) -> TreeVerdict:
     """The reference's verdict as wide as the kernels': D is the shape's there."""
-    fills = {"token_ids": -1, "path": -1, "margin": 0.0}
+    fills = {"token_ids": -1, "path": -1, "first_child": 0, "margin": 0.0}
     wide: dict[str, Any] = {n: _padded(getattr(verdict, n), width, f) for n, f in fills.items()}
     return replace(verdict, **wide)
 
@@ -59,7 +59,7 @@ def assert_trees_alike(
     """One call against the reference, in both arithmetics if asked."""
     got = ops.verify_tree(**call, **own, impl="triton", arithmetic="portable")
     expected = like_device(ops.verify_tree(**call, impl="reference"), got.path.shape[1])
-    assert_equal(got, expected, (*VERDICT, "path"))
+    assert_equal(got, expected, (*VERDICT, "path", "first_child"))
     assert int(torch.as_tensor(got.num_broken).sum()) == expected.num_broken
     if has_fast:
         assert_near(ops.verify_tree(**call, **own, impl="triton", arithmetic="fast"), expected)

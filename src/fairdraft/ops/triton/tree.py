@@ -52,7 +52,7 @@ def tree_kernel(
     walk,  # state, node, depth, last, token, broken int32, lead, margin float64, units int64 [B]
     masses_ptr,  # float64 [B, N], what was left of p after a child was rejected
     residual,  # exponent int32 [B, T], tile_sum float32 [B, T]
-    out,  # token_ids, margin, path [B, D + 1], and what `tree_emit.py` fills in
+    out,  # token_ids, margin, path, first_child [B, D + 1], and what `tree_emit.py` fills in
     done_ptr,  # int32 [B], zeros before and after
     sizes,  # B, V, T, D + 1
     step,

@@ -36,6 +36,7 @@ from fairdraft.ops.triton.siblings import (
     is_elder,
     is_excluded,
     load_node_tiles,
+    next_child,
     node_law,
     rest_at,
     token_of,
@@ -105,7 +106,10 @@ def decide(
             last, broken = following, broken + is_broken
             lead = tl.minimum(lead, test_margin)
             margin = lead
-    go_on((state, child, token, margin), (node, depth, last, broken, lead, width), b, walk, out)
+    # nobody else asks for it once the walk went on
+    eldest = next_child(tree, node, 0)
+    here = (node, depth, last, broken, lead, width, eldest)
+    go_on((state, child, token, margin), here, b, walk, out)
 
 
 @triton.jit
@@ -211,12 +215,13 @@ def test_child(
 def go_on(found, at_walk, b, walk, out):
     """Writes where the walk is, and what it emits on its way down."""
     state, child, token, margin = found
-    node, depth, last, broken, lead, width = at_walk
+    node, depth, last, broken, lead, width, eldest = at_walk
     is_down = child > 0
     column = b * width + depth
     tl.store(out[0] + column, token.to(tl.int64), mask=is_down)
     tl.store(out[1] + column, margin, mask=is_down)
     tl.store(out[2] + column + 1, child.to(tl.int64), mask=is_down)
+    tl.store(out[3] + column, eldest.to(tl.int64), mask=is_down)
     tl.store(walk[0] + b, state)
     tl.store(walk[1] + b, tl.where(is_down, child, node))
     tl.store(walk[2] + b, depth + is_down.to(tl.int32))

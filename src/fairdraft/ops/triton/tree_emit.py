@@ -46,7 +46,8 @@ def tree_emit_kernel(
     walk,
     masses_ptr,
     residual,
-    out,  # token_ids, margin, path [B, D + 1]; accepted, emitted, last_stream, error, broken [B]
+    # token_ids, margin, path, first_child [B, D + 1]; accepted, emitted, last_stream, error, broken
+    out,
     sizes,
     N: tl.constexpr,
     MODE: tl.constexpr,
@@ -63,7 +64,8 @@ def tree_emit_kernel(
     last, token, broken = tl.load(walk[3] + b), tl.load(walk[4] + b), tl.load(walk[5] + b)
     margin = tl.load(walk[7] + b)
     tree = request_tree(drafts, b, vocab_size, N, SHAPE[2], STRIDES[6], MODE[4])[0]
-    has_child = next_child(tree, node, 0) > 0
+    eldest = next_child(tree, node, 0)
+    has_child = eldest > 0
     stream = last_stream(has_child, has_child | (node > 0))
     if MODE[2]:
         if state == REJECTED:
@@ -95,11 +97,12 @@ def tree_emit_kernel(
     tl.store(out[1] + row, tl.where(is_ok & is_end, margin, 0.0), mask=is_end | is_past)
     tl.store(out[2] + row, tl.full([SHAPE[3]], -1, tl.int64), mask=is_past)
     tl.store(out[2] + b * width, tl.full([], 0, tl.int64))
-    tl.store(out[3] + b, end.to(tl.int64))
-    tl.store(out[4] + b, (end + is_ok.to(tl.int32)).to(tl.int64))
-    tl.store(out[5] + b, tl.where(is_ok, stream, 0))
-    tl.store(out[6] + b, error.to(tl.int64))
-    tl.store(out[7] + b, broken.to(tl.int64))
+    tl.store(out[3] + row, tl.where(is_end, eldest, 0).to(tl.int64), mask=is_end | is_past)
+    tl.store(out[4] + b, end.to(tl.int64))
+    tl.store(out[5] + b, (end + is_ok.to(tl.int32)).to(tl.int64))
+    tl.store(out[6] + b, tl.where(is_ok, stream, 0))
+    tl.store(out[7] + b, error.to(tl.int64))
+    tl.store(out[8] + b, broken.to(tl.int64))
 
 
 @triton.jit

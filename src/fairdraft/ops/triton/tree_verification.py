@@ -64,16 +64,16 @@ def verify_tree_on_device(
     on_device, reach = _parents(parents, (count, size), num_draft_tokens, device, validate)
     depth = reach.depth if max_depth is None else max_depth
     verdict = empty_verdict(count, depth + 1, device)
-    path = torch.empty_like(verdict.token_ids)
+    path, first_child = (torch.empty_like(verdict.token_ids) for _ in range(2))
     if count:
         token_ids, margin, *rest = written(verdict)
         launch_tree(
             DeviceTree(nodes, on_device, depth, reach.num_steps),
-            (token_ids, margin, path, *rest),
+            (token_ids, margin, path, first_child, *rest),
             arithmetic=arithmetic,
             workspace=workspace or Workspace(device),
         )
-    return TreeVerdict(**vars(verdict), path=path)
+    return TreeVerdict(**vars(verdict), path=path, first_child=first_child)
 
 
 def reach_of(parents: np.ndarray) -> Reach:

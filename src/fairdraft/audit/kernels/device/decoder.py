@@ -160,6 +160,8 @@ class Decoder:
             ids.append(drawn.token_ids)
             laws.append(rows)
             contexts.append(column_of[drawn.token_ids.clamp(min=0)].clamp(min=0))
+        rule = decoding.rule
+        assert rule in ("token", "block"), "other rules are not played here"
         has_law = self.call.declares_law and not decoding.is_greedy
         decided = ops.verify_chain(
             _rows(target, torch.stack(contexts, 1)),
@@ -169,7 +171,7 @@ class Decoder:
             key=key,
             # behind the drafts' own numbers
             anchor=start + depth if self.counts else start,
-            rule=decoding.rule,
+            rule=rule,
             **self._options,
         )
         broken = torch.as_tensor(decided.num_broken, device=self.device).sum()
