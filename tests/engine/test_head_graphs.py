@@ -67,6 +67,16 @@ def test_tokens_are_those_of_eager_rounds(kind: str, rounds: list[int], tmp_path
     assert max(rounds) == 2 and sum(map(sum, (stood for _, _, stood, _ in got))) > 0
 
 
+def test_slots_before_a_text_go_where_there_is_memory(rounds: list[int], tmp_path: Path) -> None:
+    """Modules begin short texts at negative slots, in a cache far shorter than the context."""
+    target = tiny_llama(0, max_model_len=640)
+    folder = save_small(
+        target, tmp_path, **KINDS["mtp, modules"] | {"max_position_embeddings": 640}
+    )
+    got, expected = both(target, folder)
+    assert got == expected and max(rounds) == 2
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_tokens_are_those_of_eager_rounds_up_to_the_context_limits(
     kind: str, rounds: list[int], tmp_path: Path

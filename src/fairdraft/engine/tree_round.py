@@ -172,8 +172,9 @@ def _observation(
     target_logits: Tensor,
 ) -> Observation:
     tested, laws = verdict.first_child[:, :-1], proposal.draft_logits
-    drafted = _at(proposal.token_ids, tested - 1).masked_fill(tested == 0, PLACEHOLDER_TOKEN_ID)
     assert not isinstance(laws, ops.SparseLogits), "trees are drawn from dense laws"
+    laws = None if laws is None else laws.cpu()
+    drafted = _at(proposal.token_ids, tested - 1).masked_fill(tested == 0, PLACEHOLDER_TOKEN_ID)
     return Observation(
         key=rows["key"],
         sample=rows["sample"],
@@ -185,9 +186,13 @@ def _observation(
         token_ids=result.token_ids,
         num_accepted_tokens=result.num_accepted_tokens,
         num_emitted_tokens=result.num_emitted_tokens,
-        raw_target_logits=result.target_logits,
-        target_logits=result.processed_logits,
+        raw_target_logits=result.target_logits.cpu(),
+        target_logits=result.processed_logits.cpu(),
         tree=ObservedTree(
-            tree, proposal.token_ids.numpy(), proposal.num_draft_tokens.numpy(), laws, target_logits
+            tree,
+            proposal.token_ids.numpy(),
+            proposal.num_draft_tokens.numpy(),
+            laws,
+            target_logits.cpu(),
         ),
     )

@@ -102,13 +102,17 @@ def process_target(
         index=chosen,
         tree=tree,
     )
-    asked = logits, paths, plans_of(rows, chosen), grammars_of(rows, chosen)
-    if resolve_impl(impl, logits.device) == "triton":
-        found, dead_ends = process_on_device(*asked, tallies_of(rows, chosen))
+    asked = paths, plans_of(rows, chosen), grammars_of(rows, chosen)
+    if paths.tree.is_chain and resolve_impl(impl, logits.device) == "triton":
+        found, dead_ends = process_on_device(logits, *asked, tallies_of(rows, chosen))
         return ProcessedRows(logits, chosen, found, dead_ends)
-    broken = process(*asked)
+    # kernels go down chains alone
+    here = logits.cpu()
+    broken = process(here, *asked)
     for c, messages in broken.items():
-        logits[int(chosen[c]), torch.from_numpy(paths.tree.below([*messages]))] = 0.0
+        here[int(chosen[c]), torch.from_numpy(paths.tree.below([*messages]))] = 0.0
+    if not logits.is_cpu:
+        logits.copy_(here)
     return ProcessedRows(logits, chosen, broken)
 
 

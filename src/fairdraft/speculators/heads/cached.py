@@ -76,9 +76,10 @@ class CachedNetwork:
             Legal positions of the slots [B, Q], and the number of slots that attention reads.
         """
         slots = start[:, None] + torch.arange(width, device=start.device)
-        # negative ones wrap to large ones, and those go where nobody reads
-        written = (slots % _NO_SLOT).clamp(max=self.cache.scratch_slot)
-        length = self.cache.begin(written, 0, self._length_on_device(read_length))
+        # negative ones wrap to large ones, and those go to the slot reserved behind what is read
+        length = self._length_on_device(read_length)
+        written = (slots % _NO_SLOT).clamp(max=length)
+        length = self.cache.begin(written, 0, length)
         return slots.clamp(0, self.cache.max_length - 1), length
 
     def _length_on_device(self, read_length: int) -> int:
