@@ -285,7 +285,8 @@ class TestPlantedFaults:
         real = llm.target.forward
 
         def shifted(ids: Any, start: Any, cache: Any, **options: Any) -> Any:
-            return real(ids, start - (start > 5).long(), cache, **options)
+            at = np.asarray(start)
+            return real(ids, at - (at > 5), cache, **options)
 
         monkeypatch.setattr(llm.target, "forward", shifted)
         check = audited.check_contexts()

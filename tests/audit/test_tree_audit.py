@@ -125,7 +125,7 @@ def test_nodes_that_see_their_siblings_are_found(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("name", ["nothing", "siblings-resorted", "siblings-share-a-coin"])
 def test_a_fault_below_the_engine_fails_by_law(name: str) -> None:
-    """The laws of the catalogue's toy: TV .17 and .11 a token, and nothing planted passes."""
+    """The laws of the catalogue's toy: TV .164 and .107 a token, and nothing planted passes."""
     settings = AuditSettings(eps=0.05, max_tokens=20_000, oracles=OraclePolicy.SKIP)
     config = {"model": from_probs([0.07, 0.06, 0.26, 0.61]), "speculative_token_tree": [2]}
     llm = LLM(from_probs([0.11, 0.27, 0.37, 0.25]), speculative_config=config)

@@ -87,19 +87,20 @@ class RecallLM(NarrowLM):
     def forward(
         self,
         token_ids: Tensor,
-        start: Tensor,
+        start: Tensor | np.ndarray,
         cache: Any,
         *,
-        num_tokens: Tensor | None = None,
+        num_tokens: Tensor | np.ndarray | None = None,
         first_row: int = 0,
         last_only: bool = False,
         **options: Any,
     ) -> Any:
         """Looks the rows up; positions before the end of the prompt mean nothing."""
         width = token_ids.shape[1]
-        counts = np.full(len(token_ids), width) if num_tokens is None else num_tokens.numpy()
+        given = width if num_tokens is None else np.asarray(num_tokens)
+        counts = np.full(len(token_ids), given)
         rows = first_row + np.arange(len(token_ids))[:, None]
-        positions = start.numpy()[:, None] + np.arange(width)
+        positions = np.asarray(start)[:, None] + np.arange(width)
         is_real = np.arange(width) < counts[:, None]
         row, column = np.nonzero(is_real)
         cache.token_ids[first_row + row, positions[row, column]] = token_ids.numpy()[row, column]
@@ -118,6 +119,10 @@ class RecallLM(NarrowLM):
         if last_only:
             logits = logits[torch.arange(len(logits)), torch.from_numpy(counts - 1).clamp(min=0)]
         return logits
+
+    def step(self, token_ids: Tensor, start: np.ndarray, cache: Any) -> Any:
+        """One token a row."""
+        return self.forward(token_ids, start, cache, last_only=True)
 
     def law(self, prefix: Sequence[int], params: SamplingParams) -> np.ndarray:
         """Exact law over the allowed ids after `prefix`, given as indices of allowed ids."""

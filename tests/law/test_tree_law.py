@@ -80,7 +80,7 @@ def test_a_head_s_trees_keep_the_law(tmp_path: Path) -> None:
 def test_siblings_keep_the_law_and_planted_faults_do_not(
     monkeypatch: pytest.MonkeyPatch, fault: Fault | None
 ) -> None:
-    """Planted below the engine: TV .126 and .149 a token, more on three."""
+    """Planted below the engine: TV .121 and .149 a token, more on three."""
     if fault is None:
         assert_law(pair_checks())
         return

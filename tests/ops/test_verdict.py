@@ -64,7 +64,9 @@ def test_views_and_single_numbers_are_copied_as_they_read() -> None:
 def test_a_verdict_of_a_device_is_moved_at_once(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given = verdict(3, 2)
     if kind is TreeVerdict:
-        given = TreeVerdict(**vars(given), path=given.token_ids + 100)
+        given = TreeVerdict(
+            **vars(given), path=given.token_ids + 100, first_child=given.token_ids + 200
+        )
     given = replace(given, lossy="typical")
     moved: list[Tensor] = []
     original = Tensor.cpu

@@ -164,11 +164,14 @@ def _train(kind: str, given: dict[str, Any]) -> int:
     _check_files(given["data"], given["output"])
     say(f"loading {given['model']} on {given['device']}")
     import torch
+    import transformers
 
     from fairdraft import training
     from fairdraft.models import load_model
     from fairdraft.training.picture import check_plot_library
 
+    # a text may be longer than the context: windows are cut out of it
+    transformers.logging.set_verbosity_error()
     check_plot_library()
     if given["threads"] is not None:
         torch.set_num_threads(given["threads"])
@@ -218,7 +221,9 @@ def _check_files(data: list[str], output: Path) -> None:
         raise UsageFault("--data self stands alone: the target writes the whole corpus")
     for file in data:
         if file != SELF and not Path(file).is_file():
-            raise UsageFault(f"--data {file}: there is no such file; 'self' lets the target write")
+            is_folder = Path(file).is_dir()
+            what = "it is a folder; name its files" if is_folder else "there is no such file"
+            raise UsageFault(f"--data {file}: {what}; 'self' lets the target write")
 
 
 @compiling_is_said()

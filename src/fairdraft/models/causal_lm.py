@@ -197,6 +197,7 @@ class CausalLM:
             logits = logits.to(logits_dtype)
         return (logits, states) if hidden_states else logits
 
+    @torch.inference_mode()
     def step(self, token_ids: Tensor, start: np.ndarray, cache: RaggedCache) -> Tensor:
         """`forward` of one token a row, of which the caller knows that all is legal.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 __all__ = ["HEADS", "HEAD_NAMES", "NAMES", "installed_heads", "path"]
 
-#: heads by method; an installation holds those that are trained so far
+#: heads by method
 HEADS = ("eagle3", "mtp", "shared_kv_mtp", "dflash", "dflash2", "dspark")
 NAMES = ("target", "draft", *HEADS)
 #: what heads are called where a model is named, to their methods
@@ -24,8 +24,7 @@ def path(name: str) -> Path:
 
     Returns:
         A folder that `AutoModelForCausalLM.from_pretrained` and
-        `AutoTokenizer.from_pretrained` load; a head's is for `speculative_config`,
-        and may be empty.
+        `AutoTokenizer.from_pretrained` load; a head's is for `speculative_config`.
 
     Raises:
         ValueError: There is no such embedded model.

@@ -163,6 +163,8 @@ class Loop:
         path = self.folder / STATE
         try:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            if "asked" not in state:
+                raise ValueError("it does not say what it was trained on")
             made = json.loads(state["asked"])
         except Exception as error:
             raise ValueError(

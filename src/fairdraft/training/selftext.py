@@ -54,5 +54,5 @@ def sample_corpus(
             ids = sample.token_ids
             documents.append(ids[:-1] if ids and ids[-1] in target.eos_token_ids else ids)
             count += len(ids)
-        say(f"sampled {count:,} of {num_tokens:,} ids")
+        say(f"sampled {count:,} ids of the {num_tokens:,} asked for")
     return Corpus.from_documents(documents, eos)

@@ -72,6 +72,7 @@ class Choice:
         chosen: What is expected of it.
         estimates: Of every candidate, plain decoding included, the best first.
         refused: Candidate to the reason why it cannot be used.
+        left: Candidates that were measured for half of the turns alone, less surely.
         temperature: At which acceptance was measured.
         num_rounds: Rounds measured.
         seconds: In all, loading included.
@@ -82,6 +83,7 @@ class Choice:
     chosen: Estimate
     estimates: list[Estimate]
     refused: dict[str, str]
+    left: frozenset[str]
     temperature: float
     num_rounds: int
     seconds: float
@@ -97,8 +99,9 @@ class Choice:
             f"drafts and {self.chosen.verify_ms:.2f} ms of the rest"
         ]
         if others:
-            said = "; ".join(_said(found) for found in others)
-            lines.append(f"  not chosen, some of them left after half of the turns: {said}")
+            early = " (by half of the turns)"
+            said = "; ".join(_said(f) + early * (f.name in self.left) for f in others)
+            lines.append(f"  not chosen: {said}")
         lines += [f"  not usable: {name}: {reason}" for name, reason in self.refused.items()]
         lines.append(
             f"  measured here in {self.seconds:.1f} s, {self.num_rounds} rounds at temperature "
@@ -119,6 +122,7 @@ class Choice:
             "pinned": self.pinned,
             "estimates": [asdict(found) for found in self.estimates],
             "refused": self.refused,
+            "left": sorted(self.left),
             "temperature": self.temperature,
             "num_rounds": self.num_rounds,
             "seconds": self.seconds,
@@ -183,6 +187,7 @@ def choose(
         chosen=chosen,
         estimates=sorted(estimates, key=lambda found: -found.tokens_per_second),
         refused=refused,
+        left=frozenset(e.candidate.name for e in entrants if e not in finalists),
         temperature=asked.temperature,
         num_rounds=sum(len(trial.log.accepted) for trial in trials),
         seconds=time.perf_counter() - begin,

@@ -85,7 +85,7 @@ def process_target(
         logits: The target's [B, K + 1, V], float32; changed in place unless they are needed raw.
         keep_raw: Whether somebody else reads them; logprobs of raw logits keep them too.
         impl: Of the ops; "auto" runs kernels where the logits are on a device.
-        tree: Of the drafts, whose rows must be on the host; None for chains.
+        tree: Of the drafts; None for chains. Where it branches, a device is waited for.
     """
     chosen = rows["is_processed"].nonzero()[0]
     if not len(chosen):
@@ -106,13 +106,10 @@ def process_target(
     if paths.tree.is_chain and resolve_impl(impl, logits.device) == "triton":
         found, dead_ends = process_on_device(logits, *asked, tallies_of(rows, chosen))
         return ProcessedRows(logits, chosen, found, dead_ends)
-    # kernels go down chains alone
-    here = logits.cpu()
-    broken = process(here, *asked)
+    # kernels go down chains alone; these go anywhere, and wait for the device
+    broken = process(logits, *asked)
     for c, messages in broken.items():
-        here[int(chosen[c]), torch.from_numpy(paths.tree.below([*messages]))] = 0.0
-    if not logits.is_cpu:
-        logits.copy_(here)
+        logits[int(chosen[c]), torch.from_numpy(paths.tree.below([*messages]))] = 0.0
     return ProcessedRows(logits, chosen, broken)
 
 
