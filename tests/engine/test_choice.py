@@ -75,7 +75,7 @@ def test_the_drafter_that_is_right_wins_with_the_largest_k(target: CausalLM) -> 
     assert llm.config.num_speculative_tokens == 3 and llm.config.model is right
     assert llm.choice.estimates[-1].name == "custom slow"
     text = llm.describe()
-    assert "chosen: custom right, K = 3" in text and "not chosen, " in text
+    assert "chosen: custom right, K = 3" in text and "not chosen: " in text
     assert "another machine or load may choose another K" in text
     # a trial's requests are gone, and what was pinned gives the same tokens for a key
     assert not llm.engine.has_work

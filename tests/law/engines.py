@@ -37,9 +37,17 @@ class NarrowLM(CausalLM):
         """The base model's logits, masked, and its hidden states if they are asked for."""
         result = super().forward(*args, **kwargs)
         logits = result[0] if isinstance(result, tuple) else result
+        kept = self._narrowed(logits)
+        return (kept, result[1]) if isinstance(result, tuple) else kept
+
+    def step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The base model's logits of one token a row, masked."""
+        return self._narrowed(super().step(*args, **kwargs))
+
+    def _narrowed(self, logits: Tensor) -> Tensor:
         kept = torch.full_like(logits, -torch.inf)
         kept[..., self.allowed] = logits[..., self.allowed]
-        return (kept, result[1]) if isinstance(result, tuple) else kept
+        return kept
 
 
 class TokenCache:
