@@ -70,9 +70,8 @@ def test_tokens_are_those_of_eager_rounds(kind: str, rounds: list[int], tmp_path
 def test_slots_before_a_text_go_where_there_is_memory(rounds: list[int], tmp_path: Path) -> None:
     """Modules begin short texts at negative slots, in a cache far shorter than the context."""
     target = tiny_llama(0, max_model_len=640)
-    folder = save_small(
-        target, tmp_path, **KINDS["mtp, modules"] | {"max_position_embeddings": 640}
-    )
+    kind: dict[str, Any] = KINDS["mtp, modules"] | {"max_position_embeddings": 640}
+    folder = save_small(target, tmp_path, **kind)
     got, expected = both(target, folder)
     assert got == expected and max(rounds) == 2
 

@@ -93,9 +93,13 @@ def _launch_all(
     )
     if chain.draft is None or not depth:
         residual = residual_memory(workspace, count, 1)
+    elif is_block:
+        counters = (workspace.zeros("masses_done", (rows,), torch.int32),)
+        options = (inputs, counters, (sizes, *limits), workspace, reach, arithmetic, common)
+        residual = _launch_residuals(mass_kernel, count * depth, *options)
     else:
-        launch = _launch_masses if is_block else _launch_residuals
-        residual = launch(inputs, (sizes, *limits), workspace, reach, arithmetic, common)
+        options = (inputs, (), (sizes, *limits), workspace, reach, arithmetic, common)
+        residual = _launch_residuals(resolve_kernel, count, *options)
     emit_kernel[(count,)](
         *inputs,
         residual,
@@ -107,44 +111,25 @@ def _launch_all(
     )
 
 
-def _launch_masses(
-    inputs: tuple[Any, ...],
-    numbers: tuple[Any, ...],
-    workspace: Workspace,
-    reach: tuple[int, int],
-    arithmetic: Arithmetic,
-    common: dict[str, Any],
-) -> tuple[Tensor, Tensor]:
-    """Residuals of the rows that rule `block` may end at, and the tests of its prefixes."""
-    (count, _, num_tiles), depth = numbers[0], common["K"]
-    tiles, loops, warps = residual_shape(count * depth, num_tiles, arithmetic)
-    residual = residual_memory(workspace, count * depth, num_tiles)
-    mass_kernel[(count * depth * -(-num_tiles // (tiles * loops)),)](
-        *inputs,
-        residual,
-        workspace.zeros("masses_done", (count * (depth + 1),), torch.int32),
-        *numbers,
-        SHAPE=(tiles, *reach, loops),
-        **common | {"num_warps": warps},
-    )
-    return residual
-
-
 def _launch_residuals(
+    kernel: Any,
+    rows: int,
     inputs: tuple[Any, ...],
+    counters: tuple[Tensor, ...],
     numbers: tuple[Any, ...],
     workspace: Workspace,
     reach: tuple[int, int],
     arithmetic: Arithmetic,
     common: dict[str, Any],
 ) -> tuple[Tensor, Tensor]:
-    """Residuals of requests that end in a rejection."""
-    count, _, num_tiles = numbers[0]
-    tiles, loops, warps = residual_shape(count, num_tiles, arithmetic)
-    residual = residual_memory(workspace, count, num_tiles)
-    resolve_kernel[(count * -(-num_tiles // (tiles * loops)),)](
+    """Residuals of so many rows: where requests end, or all that rule `block` may end at."""
+    num_tiles = numbers[0][2]
+    tiles, loops, warps = residual_shape(rows, num_tiles, arithmetic)
+    residual = residual_memory(workspace, rows, num_tiles)
+    kernel[(rows * -(-num_tiles // (tiles * loops)),)](
         *inputs,
         residual,
+        *counters,
         *numbers,
         SHAPE=(tiles, *reach, loops),
         **common | {"num_warps": warps},
