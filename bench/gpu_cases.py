@@ -184,44 +184,33 @@ def sample_call(case: Case, inputs: Inputs, workspace: Workspace) -> Callable[[]
 
 def verify_call(case: Case, inputs: Inputs, workspace: Workspace) -> Callable[[], ops.Verdict]:
     """A call whose every argument is on the device."""
-    proposal = inputs.proposals[case.drafts]
-    batch, depth = proposal.token_ids.shape
-    device = inputs.logits.device
-    return partial(
-        ops.verify_chain,
-        inputs.logits,
-        proposal.token_ids,
-        torch.full((batch,), depth, device=device),
-        draft_logits=proposal.logits,
-        key=key_of(batch, device),
-        anchor=torch.ones(batch, dtype=torch.int64, device=device),
-        rule=case.rule,
-        impl="triton",
-        arithmetic=case.arithmetic,
-        draft_stats=proposal.stats if case.has_stats else None,
-        workspace=workspace,
-    )
+    token_ids, counts, options = _verification(case, inputs, workspace)
+    return partial(ops.verify_chain, inputs.logits, token_ids, counts, rule=case.rule, **options)
 
 
 def tree_call(case: Case, inputs: Inputs, workspace: Workspace) -> Callable[[], ops.TreeVerdict]:
     """A call whose every argument is on the device, but for the tree's shape."""
+    token_ids, counts, options = _verification(case, inputs, workspace)
+    return partial(ops.verify_tree, inputs.logits, token_ids, TREE, counts, **options)
+
+
+def _verification(
+    case: Case, inputs: Inputs, workspace: Workspace
+) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Drafts, how many each request has, and what both rules are told besides."""
     proposal = inputs.proposals[case.drafts]
     batch, size = proposal.token_ids.shape
     device = inputs.logits.device
-    return partial(
-        ops.verify_tree,
-        inputs.logits,
-        proposal.token_ids,
-        TREE,
-        torch.full((batch,), size, device=device),
-        draft_logits=proposal.logits,
-        key=key_of(batch, device),
-        anchor=torch.ones(batch, dtype=torch.int64, device=device),
-        impl="triton",
-        arithmetic=case.arithmetic,
-        draft_stats=proposal.stats if case.has_stats else None,
-        workspace=workspace,
-    )
+    options = {
+        "draft_logits": proposal.logits,
+        "key": key_of(batch, device),
+        "anchor": torch.ones(batch, dtype=torch.int64, device=device),
+        "impl": "triton",
+        "arithmetic": case.arithmetic,
+        "draft_stats": proposal.stats if case.has_stats else None,
+        "workspace": workspace,
+    }
+    return proposal.token_ids, torch.full((batch,), size, device=device), options
 
 
 def call_of(case: Case, inputs: Inputs, workspace: Workspace) -> Callable[[], Any]:

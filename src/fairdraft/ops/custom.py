@@ -147,6 +147,11 @@ def _verify_chain(
         arithmetic=arithmetic,
         draft_stats=None if draft_stats is None else TileStats(*draft_stats),
     )
+    return outputs_of(verdict)
+
+
+def outputs_of(verdict: Verdict) -> tuple[Tensor, ...]:
+    """What the op of a verification returns, in the order of `Verdict`."""
     return (
         verdict.token_ids,
         verdict.num_accepted_tokens,

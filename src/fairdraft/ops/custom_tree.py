@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fairdraft.ops.chain_inputs import SparseLogits
-from fairdraft.ops.custom import field_tensor, number_tensor
+from fairdraft.ops.custom import field_tensor, number_tensor, outputs_of
 from fairdraft.ops.sample import TileStats
 from fairdraft.ops.verdict import TreeVerdict
 from fairdraft.ops.verify_tree import verify_tree
@@ -69,17 +69,7 @@ def _verify_tree(
         arithmetic=arithmetic,
         draft_stats=None if draft_stats is None else TileStats(*draft_stats),
     )
-    return (
-        verdict.token_ids,
-        verdict.num_accepted_tokens,
-        verdict.num_emitted_tokens,
-        verdict.last_stream,
-        verdict.margin,
-        verdict.error,
-        torch.as_tensor(verdict.num_broken),
-        verdict.path,
-        verdict.first_child,
-    )
+    return *outputs_of(verdict), verdict.path, verdict.first_child
 
 
 def _depth(target_logits: Tensor, max_depth: int | None) -> int:

@@ -93,13 +93,15 @@ def _launch_all(
     )
     if chain.draft is None or not depth:
         residual = residual_memory(workspace, count, 1)
-    elif is_block:
-        counters = (workspace.zeros("masses_done", (rows,), torch.int32),)
-        options = (inputs, counters, (sizes, *limits), workspace, reach, arithmetic, common)
-        residual = _launch_residuals(mass_kernel, count * depth, *options)
     else:
-        options = (inputs, (), (sizes, *limits), workspace, reach, arithmetic, common)
-        residual = _launch_residuals(resolve_kernel, count, *options)
+        kernel, ends, counters = resolve_kernel, count, ()
+        if is_block:
+            done = workspace.zeros("masses_done", (rows,), torch.int32)
+            kernel, ends, counters = mass_kernel, count * depth, (done,)
+        numbers = (sizes, *limits)
+        residual = _launch_residuals(
+            kernel, ends, inputs, counters, numbers, workspace, reach, arithmetic, common
+        )
     emit_kernel[(count,)](
         *inputs,
         residual,
