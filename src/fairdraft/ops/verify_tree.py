@@ -108,8 +108,10 @@ def verify_tree(
     at, temperatures = (key, anchor, sample), (temperature, draft_temperature)
     marks = (point_mass, forbidden)
     given = (target_logits, draft_token_ids, parents, num_draft_tokens)
-    if max_depth is not None and max_depth < 0:
-        raise ValueError(f"max_depth = {max_depth} is no depth; give 0 or more, or None")
+    if max_depth is not None and (isinstance(max_depth, float) or max_depth < 0):
+        raise ValueError(
+            f"max_depth = {max_depth} is no depth; give an integer of 0 or more, or None"
+        )
     if torch.compiler.is_compiling():
         from fairdraft.ops.custom_tree import traced_tree
 

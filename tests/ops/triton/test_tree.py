@@ -299,6 +299,7 @@ IDS = PLAIN["draft_token_ids"]
         ({"key": 1 << 64}, "does not fit 64 bits"),
         ({"anchor": 1 << 32}, "position = 4294967296 is outside"),
         ({"max_depth": -1}, "max_depth = -1 is no depth"),
+        ({"max_depth": 3.0}, "max_depth = 3.0 is no depth"),
         ({"trace": Trace()}, "trace is not built for tensors on a GPU"),
         ({"return_weights": True}, "return_weights is not built for tensors on a GPU"),
         ({"arithmetic": "exact"}, "arithmetic = 'exact' is unknown"),
