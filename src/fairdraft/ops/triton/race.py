@@ -25,10 +25,10 @@ _INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
-def row_error(tile_max, tile_sum):
+def row_error(tile_max, tile_sum, AXIS: tl.constexpr = 0):
     """Twin of `rows.row_error`, from a row's statistics; also returns the row's maximum."""
-    row_max = tl.max(tile_max, 0)
-    is_nan = tl.max((tile_sum != tile_sum).to(tl.int32), 0) > 0
+    row_max = tl.max(tile_max, AXIS)
+    is_nan = tl.max((tile_sum != tile_sum).to(tl.int32), AXIS) > 0
     error = tl.where(row_max == _INF, _INFINITE_ERROR, 0)
     error = tl.where(row_max == -_INF, _EMPTY_ERROR, error)
     return tl.where(is_nan, _NAN_ERROR, error), row_max
@@ -49,13 +49,25 @@ def scores(times, weights):
 
 
 @triton.jit
+def _nearer(best, second, winner, other_best, other_second, other):
+    """The first two of two fields together; ties go to the lower lane."""
+    is_ours = (best < other_best) | ((best == other_best) & (winner < other))
+    loser = tl.where(is_ours, other_best, best)
+    return (
+        tl.where(is_ours, best, other_best),
+        tl.minimum(loser, tl.minimum(second, other_second)),
+        tl.where(is_ours, winner, other),
+    )
+
+
+@triton.jit
 def first(times, weights):
     """The entrant with the smallest score, and its margin; ties go to the lowest."""
-    lane = tl.arange(0, times.shape[0])
     entrants = scores(times, weights)
-    winner = tl.argmin(entrants, 0)
-    best = tl.min(entrants, 0)
-    second = tl.min(tl.where(lane == winner, _INF, entrants), 0)
+    lane = tl.arange(0, times.shape[0])
+    none = tl.full([times.shape[0]], _INF, tl.float32)
+    # all at once: a reduction across warps is a trip of its own
+    best, second, winner = tl.reduce((entrants, none, lane), 0, _nearer)
     return winner, second.to(tl.float64) / best.to(tl.float64) - 1.0
 
 
