@@ -18,6 +18,7 @@ from fairdraft import ops
 from fairdraft.noise import Stream
 from fairdraft.ops import DeviceAddress, RowError
 from fairdraft.ops.sample import Method
+from fairdraft.ops.triton import verify
 from fairdraft.ops.triton.workspace import Workspace
 from fairdraft.ops.verify import Rule
 from tests.ops.triton.alike import SAMPLED, VERDICT, assert_equal, assert_near
@@ -30,6 +31,16 @@ COUNT, DEPTH = 5, 3
 VOCAB_SIZES = [151_936, 262_144]
 #: of a batch of five; near ties have a chance of 2e-6 a draw
 MAX_TIES = 1
+
+
+both_ways = pytest.mark.parametrize("way", ["few rows", "many rows"])
+
+
+@pytest.fixture(autouse=True)
+def cut_as_asked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes the kernels of large calls where a test asks for many rows."""
+    if hasattr(request.node, "callspec") and request.node.callspec.params.get("way") == "many rows":
+        monkeypatch.setattr(verify, "FEW_ROWS", 0)
 
 
 def generator(seed: int) -> torch.Generator:
@@ -125,9 +136,10 @@ def test_filtered_samples_equal_the_reference(vocab_size: int) -> None:
     assert torch.equal(got.stats.row_sum.cpu(), expected.stats.row_sum)
 
 
+@both_ways
 @pytest.mark.parametrize("rule", ["token", "block", "common_noise"])
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
-def test_chains_equal_the_reference(vocab_size: int, rule: Any) -> None:
+def test_chains_equal_the_reference(vocab_size: int, rule: Any, way: str) -> None:
     call = chain_call(vocab_size, seed=3)
     if rule == "common_noise":
         # guesses have no law
@@ -142,9 +154,10 @@ def test_chains_equal_the_reference(vocab_size: int, rule: Any) -> None:
         assert_near(fast, expected, MAX_TIES)
 
 
+@both_ways
 @pytest.mark.parametrize("rule", ["token", "block"])
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
-def test_repeats_read_nothing_of_the_call_before(vocab_size: int, rule: Rule) -> None:
+def test_repeats_read_nothing_of_the_call_before(vocab_size: int, rule: Rule, way: str) -> None:
     """Rows of a request race to end its walk: whoever wins, 3,000 times, in poisoned memory."""
     call = chain_call(vocab_size, seed=3)
     expected = ops.verify_chain(**call, rule=rule, impl="reference").token_ids.cuda()
@@ -190,8 +203,9 @@ def test_a_request_gets_alone_what_it_gets_in_a_batch(rule: Rule, arithmetic: An
             assert torch.equal(getattr(solo, name)[0], getattr(whole, name)[b]), (name, b)
 
 
+@both_ways
 @pytest.mark.parametrize("rule", ["token", "block"])
-def test_errors_leave_a_workspace_as_it_was(rule: Rule) -> None:
+def test_errors_leave_a_workspace_as_it_was(rule: Rule, way: str) -> None:
     """Bad rows, bad numbers, then the good call again in the same memory."""
     workspace = Workspace("cuda")
     call = chain_call(VOCAB_SIZES[0], seed=4)

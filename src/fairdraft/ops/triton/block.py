@@ -13,12 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fairdraft.ops.triton.law import (
-    request_laws,
-    residual_of,
-    residual_tiles,
-    residual_units,
-)
+from fairdraft.ops.triton.law import request_laws, store_residual
 from fairdraft.ops.triton.path import FAILED, PASSED, is_outlived, prefix_test, store_test
 from fairdraft.ops.triton.reading import is_last, let_next_start, wait_for_previous
 from fairdraft.ops.triton.request import (
@@ -67,11 +62,12 @@ def mass_kernel(
     chunk = tl.program_id(0) % num_chunks
     b = ((tl.program_id(0) // num_chunks) % num_requests).to(tl.int64)
     r = K - 1 - (tl.program_id(0) // num_chunks // num_requests).to(tl.int64)
-    wait_for_previous(HAS_PDL)
-    let_next_start(HAS_PDL)
     limits = (num_rows, num_slots, num_requests)
     first, n, _ = request_span(drafts, limits, b, K, SHAPE[2], MODE)
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
+    wait_for_previous(HAS_PDL)
+    # `emit` reads what rows came to as soon as it starts
+    let_next_start(HAS_PDL)
     place = b * R + r
     stop, state = tl.load(path[0] + b), tl.load(path[1] + b)
     rho = tl.load(path[2] + place)
@@ -88,23 +84,17 @@ def mass_kernel(
         units = tl.full([], 0, tl.int64)
         for i in range(SHAPE[3]):
             part = chunk * SHAPE[3] + i
-            values = residual_of(
+            units += store_residual(
                 (p_row, q_row),
                 laws,
                 rho,
                 part,
-                num_tiles,
-                vocab_size,
-                masked_id,
+                (num_tiles, vocab_size, masked_id),
+                (exponents, sums),
                 TILES,
                 True,
                 MODE[0],
             )
-            exponent, tile_sum = residual_tiles(values)
-            tile = part * TILES + tl.arange(0, TILES)
-            tl.store(exponents + tile, exponent, mask=tile < num_tiles)
-            tl.store(sums + tile, tile_sum, mask=tile < num_tiles)
-            units += residual_units(values, exponent, tile_sum, MODE[0])
         tl.atomic_add(tests[2] + place, units, sem="relaxed")
     if is_last(done_ptr + place, num_chunks):
         all_units = tl.atomic_xchg(tests[2] + place, 0)
@@ -141,8 +131,8 @@ def request_end(found, path, tests, b, n, is_block, K: tl.constexpr, ROWS: tl.co
     R: tl.constexpr = K + 1
     row = tl.arange(0, ROWS)
     # both are asked for at once: one trip to memory
-    states = tl.load(found[0] + b * R + row, mask=row < R, other=0)
-    end = (ROWS - tl.load(found[6] + b)).to(tl.int64)
+    states = tl.load(found[0] + b * R + row, mask=row < R, other=0, cache_modifier=".cg")
+    end = (ROWS - tl.load(found[6] + b, cache_modifier=".cg")).to(tl.int64)
     state = tl.sum(tl.where(row == end, states, 0), 0)
     rho = tl.full([], 1.0, tl.float64)
     passed_margin, failed_margin = rho * _INF, rho * _INF

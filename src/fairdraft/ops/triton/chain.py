@@ -72,7 +72,7 @@ def chain_kernel(
     MODE: tl.constexpr,
     STRIDES: tl.constexpr,  # key, anchor, sample, temperature, draft temperature, point_mass
     ADDRESS: tl.constexpr,
-    SHAPE: tl.constexpr,  # tiles a program, most tiles, most rows, whether to read ahead
+    SHAPE: tl.constexpr,  # tiles a program, most tiles, most rows, tiles in turn
     HAS_PDL: tl.constexpr,
 ):
     R: tl.constexpr = K + 1
@@ -91,10 +91,6 @@ def chain_kernel(
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
     masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[4])[2]
     p_row, q_row, q_place = row_places(target, draft, first, b, r)
-    if SHAPE[3]:
-        # with the rest, whether or not it turns out to be wanted; rows of flat calls may not exist
-        readable = tl.where(r <= n, vocab_size, 0) if MODE[5] else vocab_size
-        x = load_tiles(p_row, readable, chunk, TILES)
     if r > n:
         return
     is_ratio = (r < n) & (is_matched == 0)
@@ -104,8 +100,7 @@ def chain_kernel(
     if MODE[1]:
         clear_tests(tests, b, (r == 0) & (chunk == 0), K, SHAPE[2])
     if has_ended == 0:
-        if not SHAPE[3]:
-            x = load_tiles(p_row, vocab_size, chunk, TILES)
+        x = load_tiles(p_row, vocab_size, chunk, TILES)
         if MODE[4]:
             # a forbidden draft has p = 0
             x = without(x, chunk, masked_id, TILES)
@@ -119,52 +114,80 @@ def chain_kernel(
     if is_last(done_ptr + place, num_chunks):
         # where an earlier row ends the walk meanwhile, nobody reads what is decided here
         if has_ended == 0:
-            decide(
-                (p_row, q_row, p_tiles, q_tiles),
-                (p_stats, q_stats, q_place, place),
-                (temperatures, drafts, at),
-                found,
-                (b, r, n, first, is_possible, vocab_size, num_tiles),
-                MODE,
-                STRIDES,
-                ADDRESS,
-                SHAPE,
+            rows = (p_row, q_row, p_tiles, q_tiles)
+            places = (p_stats, q_stats, q_place, place)
+            index = (b, r, n, first, is_possible, vocab_size, num_tiles)
+            fields = request_fields(at, b, STRIDES)
+            asked = row_inputs(
+                rows, places, (temperatures, drafts), fields, index, MODE, STRIDES, ADDRESS
             )
+            u = accept_number(fields, r, ADDRESS)
+            decide(rows, places, asked, u, found, index, MODE, SHAPE)
         if MODE[1]:
             # the last row of a request puts its path together
             is_tested = scales(temperatures, drafts, b, STRIDES, MODE[2])[2] == 0
             if is_last(requests_done_ptr + b, n + 1) & is_tested:
-                store_path(found, path, tests, request_fields(at, b, STRIDES), b, n, K, ADDRESS)
+                fields = request_fields(at, b, STRIDES)
+                store_path(found, path, tests, fields, b, n, K, ADDRESS, SHAPE[2])
+
+
+@triton.jit
+def row_inputs(
+    rows,
+    places,
+    inputs,
+    fields,
+    index,
+    MODE: tl.constexpr,
+    STRIDES: tl.constexpr,
+    ADDRESS: tl.constexpr,
+):
+    """What decides a row, or a block of them, besides statistics: it was there before the call."""
+    temperatures, drafts = inputs
+    b, r, n, first, is_possible, vocab_size, _ = index
+    c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
+    draft = masked_token(drafts, first, r, n, vocab_size, MODE[4])
+    is_ratio = (r < n) & (is_matched == 0)
+    x_d = draft[0]
+    is_id = (x_d >= 0) & (x_d < vocab_size)
+    place = tl.where(is_id, x_d, 0)
+    p_logit = tl.load(rows[0] + place, mask=is_ratio, other=0.0)
+    q_logit = tl.load(rows[1] + place, mask=is_ratio, other=0.0)
+    given = given_draft_row(places[1], places[2], is_ratio & MODE[3])
+    key, counter, is_good = final_address(fields, r, n, ADDRESS, MODE[8])
+    is_good = (is_good, (c == c) & (draft_c == draft_c) & is_possible)
+    scale = (c, draft_c, is_matched, is_ratio)
+    test = (is_id, place, p_logit, q_logit, given)
+    return scale, draft, test, (key, counter, is_good)
 
 
 @triton.jit
 def decide(
     rows,
     places,
-    inputs,
+    asked,
+    u,
     found,
     index,
     MODE: tl.constexpr,
-    STRIDES: tl.constexpr,
-    ADDRESS: tl.constexpr,
     SHAPE: tl.constexpr,
 ):
     """Decides one row whose statistics are complete."""
-    p_row, _, p_tiles, _ = rows
+    p_row, _, p_tiles, q_tiles = rows
     p_stats, q_stats, q_place, place = places
-    temperatures, drafts, at = inputs
-    b, r, n, first, is_possible, vocab_size, num_tiles = index
-    fields = request_fields(at, b, STRIDES)
-    c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
-    x_d, is_forbidden, masked_id = masked_token(drafts, first, r, n, vocab_size, MODE[4])
-    is_ratio = (r < n) & (is_matched == 0)
-    is_id, p_logit, q_logit, p_top, q_top = draft_logits_of(rows, x_d, vocab_size, is_ratio)
+    scale, draft, test, address = asked
+    b, r, n, _, _, vocab_size, num_tiles = index
+    c, draft_c, is_matched, is_ratio = scale
+    x_d, is_forbidden, masked_id = draft
+    is_id, at, p_logit, q_logit, given = test
+    key, counter, is_good = address
+    tile = at // TILE
+    p_top = tl.load(p_tiles[0] + tile, cache_modifier=".cg")
+    q_top = tl.load(q_tiles[0] + tile, mask=is_ratio, other=0.0, cache_modifier=".cg")
     top, total = load_stats(p_tiles[0], p_tiles[1], num_tiles, SHAPE[1])
-    q_max, q_sum = given_draft_row(q_stats, q_place, is_ratio & MODE[3])
-    key, counter, is_good = final_address(fields, r, n, ADDRESS, MODE[8])
-    u = accept_number(fields, r, ADDRESS)
+    q_max, q_sum = given
     error, row_max = row_error(top, total)
-    error = call_error(error, is_good, (c == c) & (draft_c == draft_c) & is_possible)
+    error = call_error(error, is_good[0], is_good[1])
     weights = total * exp2_weight(top - row_max, c)
     row_sum = row_total(tl.where((error == 0) & (c > 0.0), weights, 0.0))
     tl.store(p_stats[2] + place, row_max)
@@ -178,7 +201,7 @@ def decide(
             q_error = (q_sum <= 0).to(tl.int32)
             if not MODE[3]:
                 q_error, q_max, q_sum = new_draft_row(
-                    rows[3], q_stats, q_place, draft_c, num_tiles, SHAPE
+                    q_tiles, q_stats, q_place, draft_c, num_tiles, SHAPE
                 )
             if q_error != 0:
                 state = tl.full([], ERROR + _DRAFT_ERROR, tl.int32)
@@ -194,7 +217,7 @@ def decide(
                     state = tl.where((p_x > 0.0) & (q_x > 0.0), ACCEPTED, REJECTED)
                 tl.store(found[4] + place, p_x)
                 tl.store(found[5] + place, q_x)
-        elif is_matched | SHAPE[3]:
+        elif is_matched:
             if c == 0.0:
                 token, margin = greedy(p_row, vocab_size, masked_id, top)
             else:
@@ -209,20 +232,6 @@ def decide(
     tl.store(found[0] + place, state)
     if state > ACCEPTED:
         note_end(found[6], b, r, SHAPE[2])
-
-
-@triton.jit
-def draft_logits_of(rows, x_d, vocab_size, is_ratio):
-    """Whether a draft is an id, its logits under target and draft, and its tile's largest ones."""
-    p_row, q_row, p_tiles, q_tiles = rows
-    is_id = (x_d >= 0) & (x_d < vocab_size)
-    place = tl.where(is_id, x_d, 0)
-    p_logit = tl.load(p_row + place, mask=is_ratio, other=0.0)
-    q_logit = tl.load(q_row + place, mask=is_ratio, other=0.0)
-    tile = place // TILE
-    p_top = tl.load(p_tiles[0] + tile, cache_modifier=".cg")
-    q_top = tl.load(q_tiles[0] + tile, mask=is_ratio, other=0.0, cache_modifier=".cg")
-    return is_id, p_logit, q_logit, p_top, q_top
 
 
 @triton.jit

@@ -119,14 +119,17 @@ def emit_kernel(
     R: tl.constexpr = K + 1
     vocab_size, num_tiles = sizes[1], sizes[2]
     b = tl.program_id(0).to(tl.int64)
-    wait_for_previous(HAS_PDL)
-    let_next_start(HAS_PDL)
     limits = (num_rows, num_slots, sizes[0])
     first, n, _ = request_span(drafts, limits, b, K, SHAPE[2], MODE)
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
     is_block = MODE[1] & (is_matched == 0)
     fields = request_fields(at, b, STRIDES)
+    # the kernel before lets this one start when rows are decided: only what it makes is waited for
+    if not MODE[2]:
+        wait_for_previous(HAS_PDL)
     known = known_rows(found, drafts, first, n, b, K, SHAPE[2])
+    if MODE[2] and MODE[1]:
+        wait_for_previous(HAS_PDL)
     walk = request_end(found, path, tests, b, n, is_block, K, SHAPE[2])
     end, state, rho = walk[0], walk[1], walk[2]
     place = b * R + end
@@ -135,14 +138,14 @@ def emit_kernel(
     margin = tl.sum(tl.where(is_end, known[2], 0.0), 0)
     if MODE[2]:
         is_rejected = state == REJECTED
+        p_row, q_row, q_place = row_places(target, draft, first, b, end)
+        masked_id = masked_token(drafts, first, end, n, vocab_size, MODE[4])[2]
+        laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c, is_rejected)
+        key, counter, _ = final_address(fields, end, n, ADDRESS, MODE[8])
+        tiles = (b * K + end if MODE[1] else b) * num_tiles
+        if not MODE[1]:
+            wait_for_previous(HAS_PDL)
         if is_rejected | ((state == DRAWN) & (token < 0)):
-            p_row, q_row, q_place = row_places(target, draft, first, b, end)
-            masked_id = masked_token(drafts, first, end, n, vocab_size, MODE[4])[2]
-            laws = request_laws(
-                p_stats, q_stats, place, q_place, num_tiles, c, draft_c, is_rejected
-            )
-            key, counter, _ = final_address(fields, end, n, ADDRESS, MODE[8])
-            tiles = (b * K + end if MODE[1] else b) * num_tiles
             token, drawn_margin = replacement(
                 (p_row, q_row),
                 laws,
@@ -156,6 +159,7 @@ def emit_kernel(
                 MODE[0],
             )
             margin = tl.where(is_block, drawn_margin, tl.minimum(margin, drawn_margin))
+    let_next_start(HAS_PDL)
     emit(known, out, (n, b), (token, margin, state, is_block), walk, K, SHAPE[2])
     # every warp has read them by now; the next call begins with zeros
     tl.debug_barrier()
@@ -173,9 +177,10 @@ def known_rows(found, drafts, first, n, b, K: tl.constexpr, ROWS: tl.constexpr):
     is_row = row <= K
     at = b * (K + 1) + row
     draft_ids = tl.load(drafts[0] + first[0] + row, mask=row < n, other=-1).to(tl.int64)
-    tokens = tl.load(found[1] + at, mask=is_row, other=-1)
-    margins = tl.load(found[3] + at, mask=is_row, other=0.0)
-    return draft_ids, tokens, margins, tl.load(found[2] + at, mask=is_row, other=0)
+    tokens = tl.load(found[1] + at, mask=is_row, other=-1, cache_modifier=".cg")
+    margins = tl.load(found[3] + at, mask=is_row, other=0.0, cache_modifier=".cg")
+    broken = tl.load(found[2] + at, mask=is_row, other=0, cache_modifier=".cg")
+    return draft_ids, tokens, margins, broken
 
 
 @triton.jit

@@ -127,12 +127,12 @@ def request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c, has_dr
     return (
         p_stats[0] + place * num_tiles,
         c,
-        tl.load(p_stats[2] + place),
-        tl.load(p_stats[3] + place),
+        tl.load(p_stats[2] + place, cache_modifier=".cg"),
+        tl.load(p_stats[3] + place, cache_modifier=".cg"),
         q_stats[0] + q_place * num_tiles,
         draft_c,
-        tl.load(q_stats[2] + q_place, mask=has_draft, other=0.0),
-        tl.load(q_stats[3] + q_place, mask=has_draft, other=1),
+        tl.load(q_stats[2] + q_place, mask=has_draft, other=0.0, cache_modifier=".cg"),
+        tl.load(q_stats[3] + q_place, mask=has_draft, other=1, cache_modifier=".cg"),
     )
 
 
@@ -164,3 +164,34 @@ def residual_of(
     if IS_BLOCK:
         p = rho.to(p.dtype) * p
     return tl.maximum(p - q, 0.0)
+
+
+@triton.jit
+def store_residual(
+    rows,
+    laws,
+    rho,
+    chunk,
+    sizes,
+    out,
+    TILES: tl.constexpr,
+    IS_BLOCK: tl.constexpr,
+    IS_FAST: tl.constexpr,
+):
+    """Stores exponents and sums of TILES tiles of a residual, and returns their mass.
+
+    `sizes` is T, V and the id that is masked; `out` is pointers to the row's exponents and sums.
+    The mass is that of rule `block`, in units of 2^-52, and 0 for others.
+    """
+    num_tiles, vocab_size, masked_id = sizes
+    values = residual_of(
+        rows, laws, rho, chunk, num_tiles, vocab_size, masked_id, TILES, IS_BLOCK, IS_FAST
+    )
+    exponent, tile_sum = residual_tiles(values)
+    tile = chunk * TILES + tl.arange(0, TILES)
+    tl.store(out[0] + tile, exponent, mask=tile < num_tiles)
+    tl.store(out[1] + tile, tile_sum, mask=tile < num_tiles)
+    units = tl.full([], 0, tl.int64)
+    if IS_BLOCK:
+        units += residual_units(values, exponent, tile_sum, IS_FAST)
+    return units

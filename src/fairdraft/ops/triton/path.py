@@ -34,37 +34,52 @@ def clear_tests(tests, b, is_first, K: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
-def store_path(found, path, tests, fields, b, n, K: tl.constexpr, ADDRESS: tl.constexpr):
+def store_path(
+    found, path, tests, fields, b, n, K: tl.constexpr, ADDRESS: tl.constexpr, ROWS: tl.constexpr
+):
     """Stores rho of every prefix that can stand, the longest one, and the test of a whole path.
 
     `path` is stop and state int32 [B] and rho float64 [B, R]: the longest prefix to test, and what
     the row after it came to.
     """
-    R: tl.constexpr = K + 1
-    rho = tl.full([], 1.0, tl.float64)
-    stop = n
-    tl.store(path[2] + b * R, rho)
-    for i in tl.static_range(K):
-        at_row = b * R + i
-        is_open = i < stop
-        state = tl.load(found[0] + at_row, mask=is_open, other=0, cache_modifier=".cg")
-        is_read = is_open & (state == ACCEPTED)
-        p_x = tl.load(found[4] + at_row, mask=is_read, other=0.0, cache_modifier=".cg")
-        q_x = tl.load(found[5] + at_row, mask=is_read, other=0.0, cache_modifier=".cg")
-        following = next_rho(rho, p_x, q_x)
-        ends = is_open & ((state != ACCEPTED) | (following == 0.0))
-        stop = tl.where(ends, i, stop)
-        rho = tl.where(is_open & (ends == 0), following, rho)
-        tl.store(path[2] + at_row + 1, rho)
-    last_state = tl.load(found[0] + b * R + stop, cache_modifier=".cg")
+    row = tl.arange(0, ROWS)
+    at, is_draft = b * (K + 1) + row, row < n
+    # all at once: one trip to memory
+    state = tl.load(found[0] + at, mask=row <= n, other=0, cache_modifier=".cg")
+    p_x = tl.load(found[4] + at, mask=is_draft, other=0.0, cache_modifier=".cg")
+    q_x = tl.load(found[5] + at, mask=is_draft, other=0.0, cache_modifier=".cg")
+    rhos, stop = path_of(state, p_x, q_x, n, K, ROWS)
+    last_state = tl.sum(tl.where(row == stop, state, 0), 0)
     tl.store(path[0] + b, stop.to(tl.int32))
     tl.store(path[1] + b, last_state)
-    row = b * R + n
+    tl.store(path[2] + at, rhos, mask=row <= n)
     if (stop == n) & (n > 0) & (last_state < ERROR):
         one = tl.full([], 1.0, tl.float64)
         u = accept_number(fields, n - 1, ADDRESS)
-        is_passed, margin = prefix_test(rho, one, u)
-        store_test(tests, row, b, n, is_passed, margin)
+        is_passed, margin = prefix_test(tl.sum(tl.where(row == n, rhos, 0.0), 0), one, u)
+        store_test(tests, b * (K + 1) + n, b, n, is_passed, margin)
+
+
+@triton.jit
+def path_of(state, p_x, q_x, n, K: tl.constexpr, ROWS: tl.constexpr):
+    """Rho of every prefix that can stand, from what rows came to and P of drafts, all [ROWS].
+
+    Also returns how many drafts the longest has.
+    """
+    row = tl.arange(0, ROWS)
+    rho, stop = tl.full([], 1.0, tl.float64), n
+    rhos = tl.where(row == 0, 1.0, tl.zeros([ROWS], tl.float64))
+    for i in tl.static_range(K):
+        is_open = i < stop
+        is_read = is_open & (tl.sum(tl.where(row == i, state, 0), 0) == ACCEPTED)
+        p = tl.sum(tl.where((row == i) & is_read, p_x, 0.0), 0)
+        q = tl.sum(tl.where((row == i) & is_read, q_x, 0.0), 0)
+        following = next_rho(rho, p, q)
+        ends = is_open & ((is_read == 0) | (following == 0.0))
+        stop = tl.where(ends, i, stop)
+        rho = tl.where(is_open & (ends == 0), following, rho)
+        rhos = tl.where(row == i + 1, rho, rhos)
+    return rhos, stop
 
 
 @triton.jit

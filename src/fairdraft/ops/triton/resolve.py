@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from fairdraft.ops.triton.block import request_end
-from fairdraft.ops.triton.law import request_laws, residual_of, residual_tiles
+from fairdraft.ops.triton.law import request_laws, store_residual
 from fairdraft.ops.triton.reading import let_next_start, wait_for_previous
 from fairdraft.ops.triton.request import (
     REJECTED,
@@ -51,11 +51,12 @@ def resolve_kernel(
     num_chunks = (num_tiles + TILES * SHAPE[3] - 1) // (TILES * SHAPE[3])
     b = (tl.program_id(0) // num_chunks).to(tl.int64)
     chunk = tl.program_id(0) % num_chunks
-    wait_for_previous(HAS_PDL)
-    let_next_start(HAS_PDL)
     limits = (num_rows, num_slots, sizes[0])
     first, n, _ = request_span(drafts, limits, b, K, SHAPE[2], MODE)
     c, draft_c, _ = scales(temperatures, drafts, b, STRIDES, MODE[2])
+    wait_for_previous(HAS_PDL)
+    # `emit` reads what rows came to as soon as it starts
+    let_next_start(HAS_PDL)
     walk = request_end(found, path, tests, b, n, False, K, SHAPE[2])
     end = walk[0]
     if walk[1] != REJECTED:
@@ -67,19 +68,14 @@ def resolve_kernel(
     exponents, sums = residual[0] + b * num_tiles, residual[1] + b * num_tiles
     for i in range(SHAPE[3]):
         part = chunk * SHAPE[3] + i
-        values = residual_of(
+        store_residual(
             (p_row, q_row),
             laws,
             walk[2],
             part,
-            num_tiles,
-            vocab_size,
-            masked_id,
+            (num_tiles, vocab_size, masked_id),
+            (exponents, sums),
             TILES,
             False,
             MODE[0],
         )
-        exponent, tile_sum = residual_tiles(values)
-        tile = part * TILES + tl.arange(0, TILES)
-        tl.store(exponents + tile, exponent, mask=tile < num_tiles)
-        tl.store(sums + tile, tile_sum, mask=tile < num_tiles)

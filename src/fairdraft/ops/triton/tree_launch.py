@@ -85,7 +85,7 @@ def _launch_all(
     common = constants_of(nodes, False, arithmetic, address)
     common["N"] = common.pop("K")
     common["STRIDES"] = (*common["STRIDES"], size if tree.parents.dim() == 2 else 0)
-    tiles, warps, _ = chain_shape(count, num_tiles)
+    tiles, warps = chain_shape(count, num_tiles)
     at_once = min(tiles, _FAST_TILES) if arithmetic == "fast" else 1
     reach = (max_tiles(num_tiles), power_of_two(max(size, 1)))
     for step in range(tree.num_steps):

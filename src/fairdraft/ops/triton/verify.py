@@ -20,6 +20,7 @@ from fairdraft.ops.triton.block import mass_kernel
 from fairdraft.ops.triton.chain import chain_kernel
 from fairdraft.ops.triton.chain_memory import DeviceChain, chain_memory, residual_memory
 from fairdraft.ops.triton.emit import emit_kernel
+from fairdraft.ops.triton.few import decide_kernel, path_kernel, read_kernel
 from fairdraft.ops.triton.launch import (
     Arithmetic,
     has_pdl,
@@ -31,8 +32,10 @@ from fairdraft.ops.triton.workspace import Workspace
 
 #: programs that keep every multiprocessor busy
 _ENOUGH = 1024
-#: so few rows are read before it is known whether they count
-_FEW_ROWS = 16
+#: so few rows are read before it is known which count
+FEW_ROWS = 96
+#: tiles of a program that reads them
+_FEW_TILES = 4
 
 
 def launch_verify(
@@ -81,51 +84,73 @@ def _launch_all(
     limits = (chain.num_rows, chain.num_slots)
     common = constants_of(chain, is_block, arithmetic, address or noise_device.pack_counter)
     reach = (max_tiles(num_tiles), power_of_two(depth + 1))
-    tiles, warps, reads_ahead = chain_shape(rows, num_tiles)
+    numbers = (sizes, *limits)
+    first = _launch_few if rows <= FEW_ROWS else _launch_chain
+    first(inputs, numbers, workspace, reach, common)
+    residual = _launch_residuals(inputs, numbers, workspace, reach, arithmetic, common)
+    emit_kernel[(count,)](
+        *inputs, residual, out, *numbers, SHAPE=(1, *reach, 1), **common | {"num_warps": 4}
+    )
+
+
+def _launch_chain(
+    inputs: tuple[Any, ...],
+    numbers: tuple[Any, ...],
+    workspace: Workspace,
+    reach: tuple[int, int],
+    common: dict[str, Any],
+) -> None:
+    """Reads rows in the order of walks, and decides each."""
+    count, _, num_tiles = numbers[0]
+    rows = count * (common["K"] + 1)
+    tiles, warps = chain_shape(rows, num_tiles)
     chain_kernel[(rows * -(-num_tiles // tiles),)](
         *inputs,
         workspace.zeros("rows_done", (rows,), torch.int32),
         workspace.zeros("requests_done", (count,), torch.int32),
-        sizes,
-        *limits,
-        SHAPE=(tiles, *reach, reads_ahead),
-        **common | {"num_warps": warps} | _registers(common, reads_ahead),
+        *numbers,
+        SHAPE=(tiles, *reach, 1),
+        **common | {"num_warps": warps} | _registers(common),
     )
-    if chain.draft is None or not depth:
-        residual = residual_memory(workspace, count, 1)
-    else:
-        kernel, ends, counters = resolve_kernel, count, ()
-        if is_block:
-            done = workspace.zeros("masses_done", (rows,), torch.int32)
-            kernel, ends, counters = mass_kernel, count * depth, (done,)
-        numbers = (sizes, *limits)
-        residual = _launch_residuals(
-            kernel, ends, inputs, counters, numbers, workspace, reach, arithmetic, common
-        )
-    emit_kernel[(count,)](
-        *inputs,
-        residual,
-        out,
-        sizes,
-        *limits,
-        SHAPE=(1, *reach, 1),
-        **common | {"num_warps": 4},
+
+
+def _launch_few(
+    inputs: tuple[Any, ...],
+    numbers: tuple[Any, ...],
+    workspace: Workspace,
+    reach: tuple[int, int],
+    common: dict[str, Any],
+) -> None:
+    """Reads every row, then decides each, then puts paths of rule `block` together."""
+    count, _, num_tiles = numbers[0]
+    rows = count * (common["K"] + 1)
+    tiles = min(_FEW_TILES, power_of_two(num_tiles))
+    options = common | {"num_warps": 4}
+    read_kernel[(rows * -(-num_tiles // tiles),)](
+        *inputs, *numbers, SHAPE=(tiles, *reach, 1), **options
     )
+    decide_kernel[(rows,)](*inputs, *numbers, SHAPE=(1, *reach, 1), **options)
+    if common["MODE"][1]:
+        path_kernel[(count,)](*inputs, *numbers, SHAPE=(1, *reach, 1), **options | {"num_warps": 1})
 
 
 def _launch_residuals(
-    kernel: Any,
-    rows: int,
     inputs: tuple[Any, ...],
-    counters: tuple[Tensor, ...],
     numbers: tuple[Any, ...],
     workspace: Workspace,
     reach: tuple[int, int],
     arithmetic: Arithmetic,
     common: dict[str, Any],
 ) -> tuple[Tensor, Tensor]:
-    """Residuals of so many rows: where requests end, or all that rule `block` may end at."""
-    num_tiles = numbers[0][2]
+    """Residuals where requests end, or of all rows that rule `block` may end at."""
+    count, _, num_tiles = numbers[0]
+    depth, mode = common["K"], common["MODE"]
+    if not mode[2]:
+        return residual_memory(workspace, count, 1)
+    kernel, rows, counters = resolve_kernel, count, ()
+    if mode[1]:
+        kernel, rows = mass_kernel, count * depth
+        counters = (workspace.zeros("masses_done", (count * (depth + 1),), torch.int32),)
     tiles, loops, warps = residual_shape(rows, num_tiles, arithmetic)
     residual = residual_memory(workspace, rows, num_tiles)
     kernel[(rows * -(-num_tiles // (tiles * loops)),)](
@@ -183,17 +208,17 @@ def constants_of(
     }
 
 
-def _registers(common: dict[str, Any], reads_ahead: bool) -> dict[str, int]:
+def _registers(common: dict[str, Any]) -> dict[str, int]:
     """Registers of a thread of the chain, so that a multiprocessor holds eight programs."""
     reads_draft = common["MODE"][2] and not common["MODE"][3]
     # an option that other backends do not know; tiles of two rows would not fit
-    return {"maxnreg": 64} if common["HAS_PDL"] and not (reads_draft or reads_ahead) else {}
+    return {"maxnreg": 64} if common["HAS_PDL"] and not reads_draft else {}
 
 
-def chain_shape(num_rows: int, num_tiles: int) -> tuple[int, int, bool]:
-    """Tiles and warps of a program that reads rows of the chain, and whether it reads ahead."""
+def chain_shape(num_rows: int, num_tiles: int) -> tuple[int, int]:
+    """Tiles and warps of a program that reads rows of the chain."""
     tiles = 8 if num_rows * -(-num_tiles // 8) >= _ENOUGH // 2 else 2
-    return min(tiles, power_of_two(num_tiles)), 4, num_rows <= _FEW_ROWS
+    return min(tiles, power_of_two(num_tiles)), 4
 
 
 def residual_shape(num_rows: int, num_tiles: int, arithmetic: Arithmetic) -> tuple[int, int, int]:
