@@ -20,6 +20,7 @@ from fairdraft.ops.arithmetic import TILE, power_of_two
 from fairdraft.ops.rows import temperature_scales
 from fairdraft.ops.triton.gumbel import flat_kernel
 from fairdraft.ops.triton.sample import pick_kernel, stats_kernel
+from fairdraft.ops.triton.target import sharing_warps
 from fairdraft.ops.triton.workspace import Workspace, stats_buffers
 
 Arithmetic = Literal["fast", "portable"]
@@ -179,7 +180,7 @@ def _launch_flat(
         ADDRESS=address,
         TILES=tiles,
         MAX_CHUNKS=max_tiles(num_chunks),
-        **launch_options(False) | {"num_warps": 4},
+        **launch_options(False) | {"num_warps": sharing_warps(logits.device, 4)},
     )
 
 

@@ -18,6 +18,7 @@ from fairdraft.ops.arithmetic import TILE, power_of_two
 from fairdraft.ops.dispatch import own_device
 from fairdraft.ops.triton.chain_memory import DeviceChain, residual_memory
 from fairdraft.ops.triton.launch import Arithmetic, max_tiles
+from fairdraft.ops.triton.target import sharing_warps
 from fairdraft.ops.triton.tree import tree_kernel
 from fairdraft.ops.triton.tree_emit import tree_emit_kernel
 from fairdraft.ops.triton.verify import chain_shape, constants_of, drafts_of
@@ -96,7 +97,7 @@ def _launch_all(
             sizes,
             step,
             SHAPE=(tiles, *reach, at_once),
-            **common | {"num_warps": warps},
+            **common | {"num_warps": sharing_warps(tree.parents.device, warps)},
         )
     tree_emit_kernel[(count,)](
         *inputs,

@@ -28,6 +28,7 @@ from fairdraft.ops.triton.launch import (
     max_tiles,
 )
 from fairdraft.ops.triton.resolve import resolve_kernel
+from fairdraft.ops.triton.target import sharing_warps
 from fairdraft.ops.triton.workspace import Workspace
 
 #: programs that keep every multiprocessor busy
@@ -104,6 +105,7 @@ def _launch_chain(
     count, _, num_tiles = numbers[0]
     rows = count * (common["K"] + 1)
     tiles, warps = chain_shape(rows, num_tiles)
+    warps = sharing_warps(workspace.device, warps)
     chain_kernel[(rows * -(-num_tiles // tiles),)](
         *inputs,
         workspace.zeros("rows_done", (rows,), torch.int32),
@@ -152,6 +154,8 @@ def _launch_residuals(
         kernel, rows = mass_kernel, count * depth
         counters = (workspace.zeros("masses_done", (count * (depth + 1),), torch.int32),)
     tiles, loops, warps = residual_shape(rows, num_tiles, arithmetic)
+    if counters:
+        warps = sharing_warps(workspace.device, warps)
     residual = residual_memory(workspace, rows, num_tiles)
     kernel[(rows * -(-num_tiles // (tiles * loops)),)](
         *inputs,
