@@ -16,6 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 
 import fairdraft
 from fairdraft import SamplingParams, pocket
@@ -333,6 +334,15 @@ def test_info_says_what_will_run_and_why(cli) -> None:
     assert result.code == 0, result.err
     for part in ("torch", "cpu", "reference", "picks", "pocket-draft", "K = 4"):
         assert part in result.out
+
+
+def test_info_knows_a_torch_for_amd(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    found = loaded(cli("info", "--json").out)["devices"]
+    assert [entry["reason"] for entry in found[1:]] == ["torch is built for GPUs and finds none"]
 
 
 def test_info_as_json(cli) -> None:

@@ -48,10 +48,10 @@ def devices() -> list[Entry]:
 
     cores = num_processors()
     entries = [Entry("cpu", True, f"{cores} cores, torch uses {torch.get_num_threads()} threads")]
-    if torch.version.cuda is None:
+    if torch.version.cuda is None and torch.version.hip is None:
         entries.append(Entry("cuda", False, f"torch {torch.__version__} is built without CUDA"))
     elif not torch.cuda.is_available():
-        entries.append(Entry("cuda", False, "torch is built for CUDA and finds no device"))
+        entries.append(Entry("cuda", False, "torch is built for GPUs and finds none"))
     for index in range(torch.cuda.device_count()):
         found = torch.cuda.get_device_properties(index)
         entries.append(
