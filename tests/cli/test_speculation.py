@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairdraft.cli.failure import UsageFault
-from fairdraft.cli.speculation import METHODS, describe, speculative_config, with_method
+from fairdraft.cli.speculation import METHODS, NUM_DRAFTS, describe, speculative_config, with_method
 
 NOTHING: dict[str, Any] = {
     "draft": None,
@@ -104,6 +104,7 @@ def test_methods_are_those_of_the_engine_and_two_words_more() -> None:
     from fairdraft.engine import config
 
     assert (*config.METHODS, "none", "auto") == METHODS
+    assert config.NUM_DRAFTS == NUM_DRAFTS
 
 
 def test_a_method_that_was_left_open_is_the_drafters() -> None:

@@ -64,6 +64,16 @@ def test_cells_hold_what_the_engine_counted(target: CausalLM) -> None:
     assert found.as_dict()["cells"][1]["tokens_per_second"].keys() == {"median", "p25", "p75"}
 
 
+def test_a_tree_says_its_own_k(target: CausalLM) -> None:
+    """No K of the command is tried on it: of the depths up to 4, halving would not meet 3."""
+    tree = named([{"method": "suffix", "speculative_token_tree": [2, 1, 1]}], is_asked=True)
+    found = measure_speculators(
+        target, tree, prompts=[ORDER], num_drafts=4, num_tokens=8, temperatures=(0.0,)
+    )
+    assert [cell.num_drafts for cell in found.cells] == [0, 3]
+    assert found.cells[1].acceptance_length == 4.0 and found.cells[1].same_text
+
+
 def test_an_interval_takes_four_prompts_and_is_never_empty(target: CausalLM) -> None:
     """Always right drafts: four prompts that are all alike do not make it certain."""
     options: dict[str, Any] = {"num_drafts": 3, "num_tokens": 8, "temperatures": (0.0,)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from fairdraft import LLM, SamplingParams
-from fairdraft.engine.config import SpeculativeConfig
+from fairdraft.engine.config import NUM_DRAFTS, SpeculativeConfig
 from fairdraft.noise import Stream, Trace
 from fairdraft.speculators import read_token_tree
 from fairdraft.speculators.tree import DraftTree
@@ -215,7 +216,8 @@ def test_a_draft_that_fails_fails_its_request_alone(target: Any, plain: list[lis
         ({"speculative_token_tree": [(0,), (2,)]}, r"\(2,\) without \(1,\)"),
         ({"speculative_token_tree": "3x"}, "by depth, such as"),
         ({"speculative_token_tree": [2], "rejection_sample_method": "block"}, "leave one out"),
-        ({"speculative_token_tree": [2], "num_speculative_tokens": 3}, "of depth 1"),
+        ({"speculative_token_tree": [2], "num_speculative_tokens": 3}, "=3 and .* of depth 1:"),
+        ({"speculative_token_tree": [2], "num_speculative_tokens": 4}, "=4 and .* of depth 1:"),
         ({"speculative_token_tree": [2], "confidence_threshold": 0.1}, "confidence_threshold"),
         ({"speculative_token_tree": [2], "process_draft_logits": True}, "process_draft_logits"),
         ({"rejection_sample_method": "tree"}, "needs speculative_token_tree"),
@@ -224,6 +226,18 @@ def test_a_draft_that_fails_fails_its_request_alone(target: Any, plain: list[lis
 def test_configurations_are_refused_by_name(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SpeculativeConfig.from_dict({"model": "pocket-draft"} | config)
+
+
+def test_a_depth_that_is_not_given_is_the_tree_s_and_is_kept() -> None:
+    chain = SpeculativeConfig(method="ngram")
+    assert (chain.num_speculative_tokens, NUM_DRAFTS) == (4, 4)
+    tree = SpeculativeConfig(method="suffix", speculative_token_tree=[2, 1, 1])
+    assert tree.num_speculative_tokens == replace(tree, tokenizer=None).num_speculative_tokens == 3
+    assert SpeculativeConfig.from_dict({"method": "ngram", "num_speculative_tokens": None}) == chain
+    with pytest.raises(ValueError, match="=4 and .* of depth 2:"):
+        SpeculativeConfig(
+            method="suffix", speculative_token_tree=[2, 1], num_speculative_tokens=NUM_DRAFTS
+        )
 
 
 @pytest.mark.parametrize("method", ["ngram", "mtp", "prediction"])

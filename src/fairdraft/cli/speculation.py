@@ -20,6 +20,8 @@ POCKET_DRAFTERS = {
 SMOLLM2 = "smollm2"
 NONE = "none"
 AUTO = "auto"
+#: K of `engine.config`, which loads torch
+NUM_DRAFTS = 4
 #: what --method takes: the methods of `engine.config`, which loads torch, and two words more
 METHODS = (
     *("draft_model", "ngram", "suffix", "prediction", *pocket.HEADS, "custom"),
@@ -133,7 +135,8 @@ def describe(config: dict[str, Any] | None) -> str:
         name = f"{kind} {config['model']}"
     if config.get("speculative_token_tree") is not None:
         return f"{name}, tree {config['speculative_token_tree']}"
-    return f"{name}, K = {config.get('num_speculative_tokens', 4)}"
+    asked = config.get("num_speculative_tokens")
+    return f"{name}, K = {NUM_DRAFTS if asked is None else asked}"
 
 
 def _refuse_no_drafts(config: dict[str, Any]) -> None:

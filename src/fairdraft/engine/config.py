@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fairdraft import pocket
 from fairdraft.engine.checks import check_integer, check_number
@@ -21,6 +21,8 @@ METHODS = ("draft_model", "ngram", "suffix", "prediction", *HEADS, "custom")
 DRAFT_SAMPLE_METHODS = ("probabilistic", "greedy")
 #: methods that draft from text alone
 WITHOUT_MODEL = ("ngram", "suffix", "prediction")
+#: K of a chain, if nothing is said
+NUM_DRAFTS = 4
 #: keys that belong to one method, or to some
 _SAMPLES = ("draft_model", *HEADS, "custom")
 _OWNERS = {
@@ -47,7 +49,8 @@ class SpeculativeConfig:
             folder, or "pocket-mtp" and the like. Of a custom speculator: see
             `speculators.new_custom`.
         tokenizer: Of a loaded draft model, so that its vocabulary can be compared; optional.
-        num_speculative_tokens: Most drafts a round, K, at least 1.
+        num_speculative_tokens: Most drafts a round, K, at least 1. None is settled at once: the
+            depth of the `speculative_token_tree` where there is one, else 4.
         draft_sample_method: "probabilistic" samples drafts at the request's temperature and
             filters; "greedy" proposes the draft's best token, a point mass that uses no noise.
         rejection_sample_method: "standard" tests draft by draft (rule `token`); "block" tests whole
@@ -60,7 +63,7 @@ class SpeculativeConfig:
             its place, with the rule's own name.
         speculative_token_tree: Drafts a tree a round, several candidates for a token: children of
             each node by depth, such as [3, 2, 1], or the paths of all nodes as in vLLM, such as
-            [(0,), (1,), (0, 0)]. `num_speculative_tokens` is then its depth.
+            [(0,), (1,), (0, 0)]. Its depth is K.
         allow_lossy: Must be True for a lossy rule. Not in vLLM.
         posterior_threshold, posterior_alpha: Of "typical", as in Medusa: .09 and .3 unless given.
         accept_threshold_single, accept_threshold_acc: Of "threshold", as in SGLang: 1, which is
@@ -98,7 +101,8 @@ class SpeculativeConfig:
     method: str | None = None
     model: Any = None
     tokenizer: Any = None
-    num_speculative_tokens: int = 4
+    # an int once settled, so that no reader has to ask
+    num_speculative_tokens: int = cast(int, None)
     draft_sample_method: str = "probabilistic"
     rejection_sample_method: str = "standard"
     allow_lossy: bool = False
@@ -130,12 +134,7 @@ class SpeculativeConfig:
                 f"speculative_config: method={self.method!r} is not known; use one of "
                 f"{', '.join(METHODS)}, or 'auto'; for no speculation leave speculative_config out"
             )
-        check_integer("num_speculative_tokens", self.num_speculative_tokens)
-        if not 1 <= self.num_speculative_tokens < 1 << 16:
-            raise ValueError(
-                f"num_speculative_tokens={self.num_speculative_tokens!r}: must be from 1 to 65535; "
-                "for no speculation leave speculative_config out"
-            )
+        self._settle_num_drafts()
         if self.draft_sample_method not in DRAFT_SAMPLE_METHODS:
             raise ValueError(
                 f"draft_sample_method={self.draft_sample_method!r}: must be one of "
@@ -172,10 +171,7 @@ class SpeculativeConfig:
             close = difflib.get_close_matches(str(key), known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
             raise ValueError(f"speculative_config: unknown key {key!r}; {hint}")
-        made, asked = cls(**config), config.get("num_speculative_tokens")
-        if asked is not None and made.tree is not None and asked != made.tree.depth:
-            raise ValueError(_too_many_depths(asked, made.tree.depth))
-        return made
+        return cls(**config)
 
     @property
     def rule(self) -> RoundRule:
@@ -188,6 +184,23 @@ class SpeculativeConfig:
         given = self.speculative_token_tree
         return None if given is None else read_token_tree(given)
 
+    def _settle_num_drafts(self) -> None:
+        asked, tree = self.num_speculative_tokens, self.tree
+        if asked is None:
+            asked = NUM_DRAFTS if tree is None else tree.depth
+        asked = check_integer("num_speculative_tokens", asked)
+        if not 1 <= asked < 1 << 16:
+            raise ValueError(
+                f"num_speculative_tokens={asked!r}: must be from 1 to 65535; for no speculation "
+                "leave speculative_config out"
+            )
+        if tree is not None and asked != tree.depth:
+            raise ValueError(
+                f"num_speculative_tokens={asked} and a speculative_token_tree of depth "
+                f"{tree.depth}: the tree says it; leave num_speculative_tokens out"
+            )
+        object.__setattr__(self, "num_speculative_tokens", asked)
+
     def _settle_tree(self) -> None:
         tree, name = self.tree, "speculative_token_tree"
         if tree is None:
@@ -199,13 +212,10 @@ class SpeculativeConfig:
                 f"{name} and rejection_sample_method={self.rejection_sample_method!r}: a tree is "
                 "verified by 'tree'; leave one out"
             )
-        if self.num_speculative_tokens not in (type(self).num_speculative_tokens, tree.depth):
-            raise ValueError(_too_many_depths(self.num_speculative_tokens, tree.depth))
         for key in ("confidence_threshold", "process_draft_logits", "adaptive"):
             if getattr(self, key):
                 raise ValueError(f"{key} is not built for {name}; leave one of them out")
         object.__setattr__(self, "rejection_sample_method", "tree")
-        object.__setattr__(self, "num_speculative_tokens", tree.depth)
 
     def _settle_lookup(self) -> None:
         longest, shortest = self.prompt_lookup_max, self.prompt_lookup_min
@@ -302,13 +312,6 @@ class SpeculativeConfig:
                 "speculative_config: 'tokenizer' belongs to method 'draft_model'; any other "
                 "speculator speaks its target's ids"
             )
-
-
-def _too_many_depths(asked: int, depth: int) -> str:
-    return (
-        f"num_speculative_tokens={asked} and a speculative_token_tree of depth {depth}: the tree "
-        "says it; leave num_speculative_tokens out"
-    )
 
 
 def infer_method(model: Any) -> str:

@@ -92,12 +92,14 @@ def _differences(config: dict[str, Any], rivals: Sequence[dict[str, Any]]) -> li
 
 
 def made_at_most(config: Mapping[str, Any], make: Callable[[int], T], most: int) -> tuple[int, T]:
-    """What `make` returns for the K that a dictionary names, or as `most_drafts`; and that K.
+    """K and what `make` returns for it: the K of a dictionary or its tree, or as `most_drafts`.
 
     Raises:
         ValueError: As `make`, of a K that was named, or as `most_drafts`.
     """
     asked = config.get("num_speculative_tokens")
+    if asked is None and config.get("speculative_token_tree") is not None:
+        asked = SpeculativeConfig.from_dict(config).num_speculative_tokens
     return most_drafts(make, most) if asked is None else (asked, make(asked))
 
 

@@ -163,7 +163,8 @@ def choose(
     refused: dict[str, str] = {}
     for candidate in _candidates(asked, target):
         try:
-            most = candidate.config.get("num_speculative_tokens", asked.num_speculative_tokens)
+            named_k = candidate.config.get("num_speculative_tokens")
+            most = asked.num_speculative_tokens if named_k is None else named_k
             config = loaded(asked.settled(candidate.config, most), target, dtype)
 
             def make(count: int, config: SpeculativeConfig = config) -> Trial:
