@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import fairdraft
+from fairdraft.audit.processes import completed
 from fairdraft.cli.compiling import MESSAGE, compiling_is_said
 
 SRC = Path(fairdraft.__file__).resolve().parent.parent
@@ -41,6 +42,7 @@ def run_without_libraries(*arguments: str) -> subprocess.CompletedProcess[str]:
         (("audit", "hf"), "loading pocket, assisted by pocket-draft, float32"),
         (("bench", "speculators"), "loading pocket as float32 on cpu"),
         (("train", "mtp", "--data", "self", "-o", "out"), "loading pocket on cpu"),
+        (("audit", "kernels"), "loading\n"),
     ],
 )
 def test_what_is_loaded_is_said_before_any_library_is(
@@ -101,6 +103,22 @@ def test_kernels_from_the_cache_on_disk_are_not_a_compilation(
             assert numba.njit(cache=True)(double)(3) == 6
         said.append(capsys.readouterr().err)
     assert said == [MESSAGE + "\n", ""]
+
+
+def test_what_a_child_compiles_is_said_and_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba")
+    (tmp_path / "kept_in_a_child.py").write_text(
+        "import numba\n\n\ndef double(x):\n    return 2 * x\n\n\n"
+        "def doubled(x):\n    return numba.njit(cache=True)(double)(x)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from kept_in_a_child import doubled  # pyright: ignore[reportMissingImports]
+
+    with compiling_is_said():
+        assert sorted(completed(doubled, [(3,), (4,)], 2)) == [(0, 6), (1, 8)]
+    assert capsys.readouterr().err == MESSAGE + "\n"
 
 
 def test_help_is_not_broken_in_the_middle_of_a_line() -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fairdraft.cli import options
 from fairdraft.cli.audit import rows
+from fairdraft.cli.compiling import compiling_is_said
 from fairdraft.cli.failure import UsageFault, guarded
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fairdraft.audit.faults.case import Case
+    from fairdraft.audit.faults.run import Catalogue
     from fairdraft.audit.faults.trial import Outcome
 
 __all__ = ["faults", "register"]
@@ -58,17 +64,20 @@ def faults(
         else:
             console.print(case_view(cases))
         return 0
-    from fairdraft.audit.faults import run_catalogue
-
-    jobs = min(rows.settled(jobs), len(cases))
-    notes = Console(file=sys.stderr, highlight=False)
-    with rows.shown(notes, len(cases), jobs, _said, transient=True) as on_progress:
-        found = run_catalogue(cases, seed=seed, jobs=jobs, on_progress=on_progress)
+    found = _run(rows.opened(), cases, seed, min(rows.settled(jobs), len(cases)))
     if json:
         sys.stdout.write(dumps({**document(found), "versions": library_versions()}) + "\n")
     else:
         console.print(catalogue_view(found))
     return found.exit_code
+
+
+@compiling_is_said()
+def _run(notes: Console, cases: Sequence[Case], seed: int, jobs: int) -> Catalogue:
+    from fairdraft.audit.faults import run_catalogue
+
+    with rows.shown(notes, len(cases), jobs, _said, transient=True) as on_progress:
+        return run_catalogue(cases, seed=seed, jobs=jobs, on_progress=on_progress)
 
 
 def register(app: typer.Typer) -> None:

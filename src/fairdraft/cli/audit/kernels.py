@@ -9,7 +9,8 @@ import typer
 
 from fairdraft.cli import options
 from fairdraft.cli.audit import rows
-from fairdraft.cli.failure import guarded
+from fairdraft.cli.compiling import compiling_is_said
+from fairdraft.cli.failure import guarded, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,10 +43,9 @@ def kernels(
     many processes compile them ahead. The table goes to stdout, progress to
     stderr. Exit codes: 0 if every row came to what was expected of it, else 1.
     """
+    notes = rows.opened()
     from rich.console import Console
 
-    notes = Console(file=sys.stderr, highlight=False)
-    notes.print("[dim]loading[/]" if notes.is_terminal else "loading", soft_wrap=True)
     from fairdraft.audit.kernels import document
     from fairdraft.audit.kernels.table import WIDTH, kernel_view
 
@@ -63,6 +63,7 @@ def kernels(
     return found.exit_code
 
 
+@compiling_is_said()
 def _on_host(notes: Console, quick: bool, seed: int, device: str, jobs: int | None) -> KernelAudit:
     from fairdraft.audit.kernels import rows_of, run_kernels
 
@@ -82,6 +83,8 @@ def _on_device(
     from fairdraft.audit.kernels.device.run import run_on_device
 
     chosen = device_rows_of(quick=quick)
+    if jobs != 1:
+        say("compiling the kernels of all rows first, in processes of their own")
     # rows run one after the other, in this process
     with rows.shown(notes, len(chosen), 1, _said, transient=False) as on_progress:
         return run_on_device(

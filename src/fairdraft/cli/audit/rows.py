@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +28,15 @@ def settled(jobs: int | None) -> int:
     from fairdraft.audit.processes import num_processors
 
     return jobs or min(num_processors(), MAX_JOBS)
+
+
+def opened() -> Console:
+    """The console on stderr, which says at once that something happens."""
+    from rich.console import Console
+
+    notes = Console(file=sys.stderr, highlight=False)
+    notes.print("[dim]loading[/]" if notes.is_terminal else "loading", soft_wrap=True)
+    return notes
 
 
 @contextmanager
