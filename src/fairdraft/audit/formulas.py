@@ -10,6 +10,8 @@ Axes: K drafts, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,11 +19,15 @@ import numpy as np
 if TYPE_CHECKING:
     from fairdraft.audit.replay_part import RoundPart
 
-__all__ = ["SLACK", "Decision", "decide", "law_of", "race"]
+__all__ = ["SLACK", "Decision", "decide", "law_of", "race", "until_broken"]
 
 TILE = 512
 #: relative error of a float32 weight, with room to spare
 SLACK = 1e-5
+
+
+class BrokenRow(Exception):
+    """Logits that are no law: the walk that comes to them ends, and its request fails."""
 
 
 class Decision(NamedTuple):
@@ -39,12 +45,22 @@ def decide(part: RoundPart, row: int) -> list[Decision]:
         row: Which of them.
 
     Returns:
-        The tokens that the round emits; behind one that is not clear anything may follow.
+        The tokens that the round emits, up to a broken row that it comes to; behind one that is
+        not clear anything may follow.
     """
     noise = _Noise(part, row)
     if part.draft_logits is None or not noise.count:
-        return _match(part, row, noise)
-    return _block(part, row, noise) if part.rule == "block" else _token(part, row, noise)
+        return until_broken(_match(part, row, noise))
+    walk = _block if part.rule == "block" else _token
+    return until_broken(walk(part, row, noise))
+
+
+def until_broken(walk: Iterator[Decision]) -> list[Decision]:
+    """What a walk decides before it comes to a broken row, or to its end."""
+    decided: list[Decision] = []
+    with suppress(BrokenRow):
+        decided.extend(walk)
+    return decided
 
 
 class _Noise:
@@ -80,21 +96,19 @@ class _Noise:
         return self._at(Stream.TARGET if self._is_plain else stream, slot, slot)
 
 
-def _match(part: RoundPart, row: int, noise: _Noise) -> list[Decision]:
+def _match(part: RoundPart, row: int, noise: _Noise) -> Iterator[Decision]:
     """Point masses, or no drafts: the target's own token at each slot, while it is the draft."""
-    decided: list[Decision] = []
     for slot in range(noise.count + 1):
         p = law_of(part.target_logits[row, slot], part.temperature[row])
-        decided.append(race(p, SLACK * p, noise.final(slot)))
-        if slot < noise.count and decided[-1].token_id != part.draft_ids[row, slot]:
-            break
-    return decided
+        token = race(p, SLACK * p, noise.final(slot))
+        yield token
+        if slot < noise.count and token.token_id != part.draft_ids[row, slot]:
+            return
 
 
-def _token(part: RoundPart, row: int, noise: _Noise) -> list[Decision]:
+def _token(part: RoundPart, row: int, noise: _Noise) -> Iterator[Decision]:
     """Draft by draft: kept if u q(x) < p(x), else replaced from max(p - q, 0)."""
     assert part.draft_logits is not None
-    decided: list[Decision] = []
     for slot in range(noise.count):
         p = law_of(part.target_logits[row, slot], part.temperature[row])
         q = law_of(part.draft_logits[row, slot], part.temperature[row])
@@ -102,18 +116,17 @@ def _token(part: RoundPart, row: int, noise: _Noise) -> list[Decision]:
         u = noise.uniform(slot)
         is_clear = _is_apart(u * q[x], p[x])
         if p[x] > 0 and q[x] > 0 and u * q[x] < p[x]:
-            decided.append(Decision(x, is_clear))
+            yield Decision(x, is_clear)
             continue
         residual = np.maximum(p - q, 0.0)
         token = race(residual if residual.any() else p, SLACK * (p + q), noise.final(slot))
-        decided.append(Decision(token.token_id, is_clear and token.is_clear))
-        return decided
+        yield Decision(token.token_id, is_clear and token.is_clear)
+        return
     p = law_of(part.target_logits[row, noise.count], part.temperature[row])
-    decided.append(race(p, SLACK * p, noise.final(noise.count)))
-    return decided
+    yield race(p, SLACK * p, noise.final(noise.count))
 
 
-def _block(part: RoundPart, row: int, noise: _Noise) -> list[Decision]:
+def _block(part: RoundPart, row: int, noise: _Noise) -> Iterator[Decision]:
     """The longest prefix whose test passes, tests made from the longest back.
 
     rho_i = min(rho_(i-1) p(x_i) / q(x_i), 1). With m_i the mass of max(rho_i p - q, 0) after i
@@ -147,8 +160,8 @@ def _block(part: RoundPart, row: int, noise: _Noise) -> list[Decision]:
             break
         length -= 1
     token = race(weights[length], slacks[length], noise.final(length))
-    kept = [Decision(int(x), is_clear) for x in part.draft_ids[row, :length]]
-    return [*kept, Decision(token.token_id, is_clear and token.is_clear)]
+    yield from (Decision(int(x), is_clear) for x in part.draft_ids[row, :length])
+    yield Decision(token.token_id, is_clear and token.is_clear)
 
 
 def _is_apart(a: float, b: float) -> bool:
@@ -156,7 +169,13 @@ def _is_apart(a: float, b: float) -> bool:
 
 
 def law_of(logits: Any, temperature: float) -> np.ndarray:
-    """Law [V] of logits."""
+    """Law [V] of logits.
+
+    Raises:
+        BrokenRow: If they hold NaN or +inf, or nothing else than -inf.
+    """
+    if not np.isfinite(float(logits.max())):
+        raise BrokenRow
     values = logits.double().numpy() / temperature
     weights = np.exp(values - values.max())
     return weights / weights.sum()

@@ -6,11 +6,12 @@ slack of `formulas`: what float32 weights may miss a number by. Axes: V vocabula
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairdraft.audit.formulas import SLACK, Decision, law_of, race
+from fairdraft.audit.formulas import SLACK, Decision, law_of, race, until_broken
 
 if TYPE_CHECKING:
     from fairdraft.audit.replay_part import TreePart
@@ -20,14 +21,16 @@ __all__ = ["decide_tree"]
 
 def decide_tree(part: TreePart, row: int) -> list[Decision]:
     """Decides one round again; see `formulas.decide`."""
-    decided: list[Decision] = []
+    return until_broken(_walk(part, row))
+
+
+def _walk(part: TreePart, row: int) -> Iterator[Decision]:
     step = _match if part.draft_logits is None else _reject
-    node = 0
-    while True:
+    decision, node = step(part, row, 0)
+    yield decision
+    while node:
         decision, node = step(part, row, node)
-        decided.append(decision)
-        if not node:
-            return decided
+        yield decision
 
 
 def _match(part: TreePart, row: int, node: int) -> tuple[Decision, int]:

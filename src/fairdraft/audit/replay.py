@@ -4,7 +4,8 @@ Two judges, both deterministic. The reference implementation of the ops must giv
 bit for bit. The formulas of the rule in float64 (`formulas`), which share nothing with the ops
 but the noise, must give them wherever no rounding could have turned the decision.
 
-Trees of drafts are replayed node by node.
+Trees of drafts are replayed node by node. Of a walk that was cut at a broken row, which fails its
+request, the tokens before that row are compared.
 """
 
 from __future__ import annotations
@@ -137,6 +138,8 @@ class Replayer:
         for row, emitted in enumerate(part.num_emitted.tolist()):
             given = part.token_ids[row, :emitted]
             again = expected[row, : int(verdict.num_emitted_tokens[row])]
+            if part.is_cut[row]:
+                again = again[:emitted]
             if given.tolist() != again.tolist():
                 self._mismatches.append(
                     f"{part.name(row)} emitted {given.tolist()}, and the reference {again.tolist()}"
@@ -153,6 +156,8 @@ class Replayer:
             decided = decide_tree(part, row) if is_tree else decide(part, row)
             given = part.token_ids[row, :emitted].tolist()
             again = [decision.token_id for decision in decided]
+            if part.is_cut[row]:
+                again = again[:emitted]
             if given == again:
                 continue
             same = [a == b for a, b in zip(given, again, strict=False)]

@@ -38,6 +38,7 @@ class RoundPart:
         num_drafts: Drafts present [R].
         draft_logits: What they were drawn from [R, K, V], or None for point masses.
         target_logits: [R, K + 1, V].
+        is_cut: Rows whose request fails [R]: only the tokens before a broken row were emitted.
     """
 
     def __init__(self, seen: Observation, rows: np.ndarray, rule: RoundRule) -> None:
@@ -48,6 +49,7 @@ class RoundPart:
         self.temperature = np.asarray(seen.temperature[rows], np.float64)
         self.token_ids = seen.token_ids[rows]
         self.num_emitted = seen.num_emitted_tokens[rows]
+        self.is_cut = np.isin(rows, [*seen.errors])
         self._copy(seen, seen.draft_token_ids, seen.num_draft_tokens, rows)
 
     def _copy(

@@ -1,11 +1,11 @@
-"""What an observer of the engine sees of each round, before anything is cut.
+"""What an observer of the engine sees of each round, before stops cut anything.
 
 Axes: B rows, K drafts, V the target's vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +54,8 @@ class Observation:
         num_emitted_tokens: [B].
         raw_target_logits: The target's [B, K + 1, V].
         target_logits: The same after filters, before temperature [B, K + 1, V].
+        errors: Row to message, of requests that fail. What such a row emits is cut where its walk
+            came to a broken row, which its logits alone need not show.
         is_guessed: Drafts may share the target's noise: given its draft, a token does not follow
             the target. Without the draft it does.
         tree: What the walk went down, under rule `tree`.
@@ -71,6 +73,7 @@ class Observation:
     num_emitted_tokens: np.ndarray
     raw_target_logits: Tensor
     target_logits: Tensor
+    errors: Mapping[int, str]
     is_guessed: bool = False
     tree: ObservedTree | None = None
 

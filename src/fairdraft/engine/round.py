@@ -279,9 +279,7 @@ class RoundRunner:
         for row, message in (proposal.errors or {}).items():
             errors[row] = message
             emitted[row] = accepted[row] = 0
-        if self.observer is not None:
-            self.observer(_observation(rows, proposal, verdict, logits, target_logits))
-        return Round(
+        result = Round(
             token_ids=verdict.token_ids.numpy(),
             sources=sources_of(accepted, verdict.last_stream.numpy(), logits.shape[1]),
             num_draft_tokens=proposal.num_draft_tokens.numpy(),
@@ -291,6 +289,9 @@ class RoundRunner:
             processed_logits=target_logits,
             errors=errors,
         )
+        if self.observer is not None:
+            self.observer(_observation(rows, proposal, result))
+        return result
 
     def _apply_rule(self, rows: RowTable, proposal: Guesses, target_logits: Tensor) -> ops.Verdict:
         drafts = (proposal.token_ids.to(self.device), proposal.num_draft_tokens)
@@ -363,9 +364,7 @@ def _new_workspace(device: torch.device, impl: Impl) -> Workspace | None:
     return Workspace(device)
 
 
-def _observation(
-    rows: RowTable, proposal: Guesses, verdict: ops.Verdict, raw: Tensor, filtered: Tensor
-) -> Observation:
+def _observation(rows: RowTable, proposal: Guesses, result: Round) -> Observation:
     laws = proposal.draft_logits if isinstance(proposal, Proposal) else None
     return Observation(
         key=rows["key"],
@@ -373,13 +372,14 @@ def _observation(
         anchor=rows["num_decided"],
         temperature=rows["temperature"],
         draft_token_ids=proposal.token_ids.numpy(),
-        num_draft_tokens=proposal.num_draft_tokens.numpy(),
+        num_draft_tokens=result.num_draft_tokens,
         draft_logits=_host(laws),
-        token_ids=verdict.token_ids.numpy(),
-        num_accepted_tokens=verdict.num_accepted_tokens.numpy(),
-        num_emitted_tokens=verdict.num_emitted_tokens.numpy(),
-        raw_target_logits=raw.cpu(),
-        target_logits=filtered.cpu(),
+        token_ids=result.token_ids,
+        num_accepted_tokens=result.num_accepted_tokens,
+        num_emitted_tokens=result.num_emitted_tokens,
+        raw_target_logits=result.target_logits.cpu(),
+        target_logits=result.processed_logits.cpu(),
+        errors=result.errors,
         is_guessed=not isinstance(proposal, Proposal),
     )
 

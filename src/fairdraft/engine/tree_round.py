@@ -188,6 +188,7 @@ def _observation(
         num_emitted_tokens=result.num_emitted_tokens,
         raw_target_logits=result.target_logits.cpu(),
         target_logits=result.processed_logits.cpu(),
+        errors=result.errors,
         tree=ObservedTree(
             tree,
             proposal.token_ids.numpy(),
