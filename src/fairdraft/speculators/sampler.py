@@ -24,6 +24,7 @@ from fairdraft.ops import Impl
 from fairdraft.ops.dispatch import resolve_impl
 from fairdraft.ops.rows import as_rows, temperature_scales
 from fairdraft.ops.sample import Method, check_method, sample_rows
+from fairdraft.ops.verdict import copied_together
 
 if TYPE_CHECKING:
     from fairdraft.ops.triton.workspace import Workspace
@@ -141,7 +142,9 @@ class RoundSampler(ABC):
                 trace=trace,
                 workspace=self.workspace,
             )
-            return Drawn(drawn.token_ids.cpu(), drawn.error.cpu(), logits)
+            # one wait for the device, not two
+            host = copied_together({"token_ids": drawn.token_ids, "error": drawn.error})
+            return Drawn(**host, logits=logits)
         scales = np.zeros(len(rows), np.float32) if greedy else self._scales[rows]
         values = as_rows("logits", logits, dims=2)
         token_ids, _, error = sample_rows(

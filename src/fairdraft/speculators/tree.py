@@ -107,12 +107,13 @@ class DraftTree:
         """Draws the children of each parent, eldest first; returns the rows that failed."""
         errors: dict[int, str] = {}
         left = law.clone()
+        # tokens of each law, known once for all siblings: a device is waited for here
+        num_left = (law != -torch.inf).sum(-1).cpu().numpy()
         groups = [self.tree.children[r] for r in parents]
         for place in range(max(map(len, groups))):
             nodes = np.array([group[place] if place < len(group) else 0 for group in groups])
-            # what its elders left of a law says whether a sibling is there, not what it drew
-            is_drawn = (nodes > 0) & (nodes <= counts[rows])
-            is_drawn &= ~(left == -torch.inf).all(-1).cpu().numpy()
+            # that its elders left something says whether a sibling is there, not what it drew
+            is_drawn = (nodes > 0) & (nodes <= counts[rows]) & (place < num_left)
             chosen = np.flatnonzero(is_drawn)
             if not len(chosen):
                 break
