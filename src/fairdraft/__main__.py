@@ -1,5 +1,5 @@
 """Lets `python -m fairdraft` run the command line."""
 
-from fairdraft.cli.app import main
+from fairdraft.cli import main
 
 main()

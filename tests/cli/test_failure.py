@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import typer
 
+import fairdraft
 from fairdraft.cli.failure import UsageFault, exit_code
 
 
@@ -41,3 +46,45 @@ def test_ending_has_its_code_and_message(body, code: int, message: str, capsys) 
     out, err = capsys.readouterr()
     assert out == ""
     assert message in err if message else err == ""
+
+
+#: runs the command line with the shell's redirections, and Ctrl-C where typer is imported if asked
+START = """
+import sys
+sys.path.insert(0, {src!r})
+sys.argv = ["fairdraft", *sys.argv[1:]]
+class Interrupting:
+    def find_spec(name, path, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+if sys.argv[1] == "interrupted":
+    sys.meta_path.insert(0, Interrupting)
+from fairdraft.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("info >&-", 2, "error: standard output is closed"),
+        ("--help > /dev/full", 2, "error: No space left on device"),
+        ("convert none out 2>&-", 2, ""),
+        ("interrupted", 130, "interrupted"),
+    ],
+)
+def test_streams_that_cannot_be_written_and_an_early_interruption(
+    arguments: str, code: int, message: str
+) -> None:
+    start = START.format(src=str(Path(fairdraft.__file__).resolve().parent.parent))
+    shell = ["sh", "-c", f'"$0" -c "$1" {arguments}', sys.executable, start]
+    result = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (code, "")
+    lines = result.stderr.splitlines()
+    assert [line.startswith(message) for line in lines] == [True] * bool(message)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_corpus_is_written(cli) -> None:
+    result = cli("train", "mtp", "--data", "self", "-o", f"{__file__}/head")
+    assert result.code == 2 and result.err.endswith("Not a directory\n")
+    assert "sampled" not in result.err

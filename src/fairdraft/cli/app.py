@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
 
 import fairdraft
 from fairdraft.cli import audit, bench, convert, generate, info, train
+from fairdraft.cli.failure import UsageFault, exit_code
 
 app = typer.Typer(
     name="fairdraft",
@@ -44,6 +47,18 @@ def root(
     """Exact speculative decoding for PyTorch, with proof."""
 
 
-def main() -> None:
-    """Runs the command line and ends the process with its exit code."""
-    app(prog_name="fairdraft")
+def run() -> int:
+    """Runs the command line and returns its exit code; messages to a closed stderr are dropped."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    return exit_code(_run)
+
+
+def _run() -> int:
+    if sys.stdout is None:
+        raise UsageFault("standard output is closed; to see nothing, send it to /dev/null")
+    try:
+        app(prog_name="fairdraft")
+    except SystemExit as ending:
+        return int(ending.code or 0)
+    return 0

@@ -196,6 +196,8 @@ def _train(kind: str, given: dict[str, Any]) -> int:
     convert_weights(given["model"])
     target = load_model(given["model"], given["tokenizer"], device=given["device"])
     output, seed = given["output"], given["seed"]
+    # the target may write its corpus for minutes before anything goes there
+    output.mkdir(parents=True, exist_ok=True)
     corpus = _corpus(given["data"], target, output, given["self_tokens"], seed)
     say(f"{corpus.num_documents:,} texts, {len(corpus.ids):,} ids")
     training.train_head(
@@ -240,7 +242,6 @@ def _corpus(data: list[str], target: CausalLM, output: Path, self_tokens: int, s
         say(f"using {path}, written by an earlier run")
         return read_corpus([path], target.tokenizer, target.vocab_size)
     corpus = sample_corpus(target, self_tokens, seed=seed, say=say)
-    output.mkdir(parents=True, exist_ok=True)
     corpus.save(path)
     return corpus
 
