@@ -6,9 +6,10 @@ A block stands between `<!-- name -->` and `<!-- end -->`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
-__all__ = ["fill", "markdown_table"]
+__all__ = ["fill", "markdown_table", "rewrite"]
 
 
 def fill(page: str, blocks: Mapping[str, str], name: str) -> str:
@@ -23,6 +24,11 @@ def fill(page: str, blocks: Mapping[str, str], name: str) -> str:
         if count != 1:
             raise ValueError(f"{name} has {count} blocks named {block}; it needs one")
     return page
+
+
+def rewrite(path: Path, filled: Callable[[str], str]) -> None:
+    """Writes a page anew: its text as `filled` gives it."""
+    path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def markdown_table(

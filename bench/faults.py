@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from blocks import fill, markdown_table
+from blocks import fill, markdown_table, rewrite
 from conditions import ROOT, conditions, describe
 
 from fairdraft.audit.faults import CASES, Case, Catalogue, Outcome, find_cases, run_case
@@ -57,7 +57,7 @@ def main() -> int:
     except ValueError as error:
         parser.error(f"--only: {error}")
     if not (given.pilot or given.record):
-        PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        rewrite(PAGE, filled)
         return 0
     torch.set_num_threads(1)
     if given.pilot:

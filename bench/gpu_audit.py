@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from blocks import fill, markdown_table
+from blocks import fill, markdown_table, rewrite
 from conditions import ROOT, conditions
 
 PAGE = ROOT / "docs" / "gpu.md"
@@ -43,9 +43,8 @@ def main() -> None:
     if arguments.markdown is not None:
         print(table(json.loads(arguments.markdown.read_text())), end="")
     elif arguments.page is not None:
-        page = PAGE.read_text(encoding="utf-8")
-        found = json.loads(arguments.page.read_text())
-        PAGE.write_text(filled(page, found), encoding="utf-8")
+        recorded = json.loads(arguments.page.read_text())
+        rewrite(PAGE, lambda page: filled(page, recorded))
     else:
         sys.exit(_run(arguments))
 

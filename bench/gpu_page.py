@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from blocks import fill, markdown_table
+from blocks import fill, markdown_table, rewrite
 from conditions import ROOT
 
 PAGE = ROOT / "docs" / "gpu.md"
@@ -100,7 +100,7 @@ def _others(case: str, batch: int) -> str:
 def fill_page(document: dict[str, Any]) -> None:
     """Writes conditions, picture and table into `docs/gpu.md`, and the picture beside it."""
     draw(document, PAGE.with_suffix(".svg"))
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), document), encoding="utf-8")
+    rewrite(PAGE, lambda page: filled(page, document))
 
 
 def filled(page: str, document: dict[str, Any]) -> str:

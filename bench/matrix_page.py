@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from blocks import fill, markdown_table
+from blocks import fill, markdown_table, rewrite
 from conditions import ROOT, describe
 from matrix_cells import COMMON
 from matrix_faults import PLANTED_COMMON
@@ -22,7 +22,7 @@ RECORDED = ROOT / "bench" / "results" / "matrix.json"
 
 def main() -> None:
     """Fills in the blocks of the page."""
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    rewrite(PAGE, filled)
 
 
 def filled(page: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from blocks import fill, markdown_table
+from blocks import fill, markdown_table, rewrite
 from conditions import ROOT, describe
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -19,7 +19,7 @@ RESULTS = ROOT / "bench" / "results"
 
 def main() -> None:
     """Fills in every block of the page."""
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    rewrite(PAGE, filled)
 
 
 def filled(page: str) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from blocks import fill, markdown_table
+from blocks import fill, markdown_table, rewrite
 from conditions import ROOT, conditions, describe
 
 from fairdraft import LLM, SamplingParams, noise, pocket
@@ -200,7 +200,7 @@ def main() -> None:
     document["conditions"] = conditions()
     if given.record:
         RECORDED.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), document), encoding="utf-8")
+        rewrite(PAGE, lambda page: filled(page, document))
         from picture import draw_rules
 
         draw_rules(document["results"], describe(document["conditions"]), PICTURE)

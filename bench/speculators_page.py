@@ -14,7 +14,7 @@ import ast
 import json
 from typing import Any
 
-from blocks import fill, markdown_table
+from blocks import fill, markdown_table, rewrite
 from conditions import ROOT, describe
 
 PAGE = ROOT / "docs" / "speculators.md"
@@ -29,7 +29,7 @@ PLAIN = "plain"
 
 def main() -> None:
     """Fills in both blocks of the page."""
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    rewrite(PAGE, filled)
 
 
 def filled(page: str) -> str:

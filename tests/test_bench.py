@@ -83,6 +83,19 @@ def test_page_holds_the_recorded_figures(monkeypatch: pytest.MonkeyPatch) -> Non
     assert page.filled(text) == text, "run python bench/page.py"
 
 
+def test_a_rewritten_page_keeps_its_prose(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    blocks = importlib.import_module("blocks")
+    page = tmp_path / "page.md"
+    page.write_text("\u00e9\n<!-- a -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
+    blocks.rewrite(page, lambda text: blocks.fill(text, {"a": "new\n"}, page.name))
+    found = page.read_text(encoding="utf-8")
+    assert found == "\u00e9\n<!-- a -->\nnew\n<!-- end -->\nafter\n"
+    with pytest.raises(ValueError, match="0 blocks named b"):
+        blocks.rewrite(page, lambda text: blocks.fill(text, {"b": ""}, page.name))
+    assert page.read_text(encoding="utf-8") == found
+
+
 def test_rules_page_holds_figures_that_agree_with_theory(monkeypatch: pytest.MonkeyPatch) -> None:
     """24 shares: one is 4 standard errors from theory in 650 such tables of a right rule."""
     monkeypatch.syspath_prepend(str(BENCH))
