@@ -271,3 +271,37 @@ def test_kernels_give_the_host_s_text(target: Any) -> None:
         assert accepted(outputs) > 0
         texts.append(ids(outputs))
     assert texts[0] == texts[1]
+
+
+@pytest.mark.skipif(
+    not find_spec("triton") or os.environ.get("TRITON_INTERPRET") != "1",
+    reason="kernels on the CPU need Triton's interpreter",
+)
+def test_draws_hand_on_the_statistics_that_verification_would_find(
+    target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bits come of a call that finds its own, and others if they are those of other laws.
+
+    Planted: row sums doubled, which halves q; a margin somewhere has to move.
+    """
+    from fairdraft import ops
+
+    verify, moved = ops.verify_tree, []
+
+    def compared(*given: Any, draft_stats: Any, **options: Any) -> Any:
+        without, wrong = (
+            verify(*given, draft_stats=stats, **options)
+            for stats in (None, replace(draft_stats, row_sum=2 * draft_stats.row_sum))
+        )
+        found = verify(*given, draft_stats=draft_stats, **options)
+        assert torch.equal(found.token_ids, without.token_ids)
+        assert torch.equal(found.margin, without.margin)
+        moved.append(not torch.equal(found.margin, wrong.margin))
+        return found
+
+    monkeypatch.setattr(ops, "verify_tree", compared)
+    llm = with_tree(target, half_wrong(target), [2, 1], impl="triton")
+    params = [SamplingParams(seed=3, max_tokens=4, temperature=0.7, top_k=20), GREEDY_FEW]
+    with np.errstate(all="ignore"):
+        outputs = llm.generate([[1, 2, 3], [5, 6]], params)
+    assert not any(output.error for output in outputs) and any(moved)

@@ -113,6 +113,7 @@ class TreeRoundRunner(RoundRunner):
             sample=rows["sample"],
             temperature=rows["temperature"],
             forbidden=proposal.forbidden,
+            draft_stats=proposal.draft_stats,
             impl=self.impl,
             trace=self.trace,
             workspace=self._workspace,

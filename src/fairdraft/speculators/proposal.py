@@ -22,6 +22,7 @@ from torch import Tensor
 from fairdraft.ops import PLACEHOLDER_TOKEN_ID, SparseLogits
 
 if TYPE_CHECKING:
+    from fairdraft.ops.sample import TileStats
     from fairdraft.speculators.features import Features
     from fairdraft.speculators.memory import TargetMemory
     from fairdraft.speculators.sampler import CommonSampler, SharedSampler
@@ -75,9 +76,12 @@ class TreeProposal(Proposal):
 
     Attributes:
         parents: The parent of each node [N], int64; 0 is the last decided token.
+        draft_stats: Of the draws of all nodes, as `ops.verify_tree` takes them [B N]; None on the
+            host, which has no use for them.
     """
 
     parents: Tensor = field(kw_only=True)
+    draft_stats: TileStats | None = field(default=None, kw_only=True)
 
 
 @dataclass

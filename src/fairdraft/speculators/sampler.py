@@ -23,7 +23,7 @@ from fairdraft.noise import Stream, Trace
 from fairdraft.ops import Impl
 from fairdraft.ops.dispatch import resolve_impl
 from fairdraft.ops.rows import as_rows, temperature_scales
-from fairdraft.ops.sample import Method, check_method, sample_rows
+from fairdraft.ops.sample import Method, TileStats, check_method, sample_rows
 from fairdraft.ops.verdict import copied_together
 
 if TYPE_CHECKING:
@@ -49,9 +49,11 @@ class Drawn(Guessed):
 
     Attributes:
         logits: The law that was sampled, at the row's temperature [B, V]; the numbers themselves.
+        stats: Of its tiles, where they were asked for and kernels drew.
     """
 
     logits: Tensor
+    stats: TileStats | None = None
 
 
 @dataclass
@@ -130,6 +132,7 @@ class RoundSampler(ABC):
         rows: np.ndarray,
         greedy: bool,
         trace: Trace | None,
+        return_stats: bool = False,
     ) -> Drawn:
         """Draws from a law for each of `rows`, at an address for each."""
         if self._backend is None:
@@ -139,12 +142,13 @@ class RoundSampler(ABC):
                 temperature=0.0 if greedy else self.temperature[rows],
                 method=self.method,
                 impl=self.impl,
+                return_stats=return_stats,
                 trace=trace,
                 workspace=self.workspace,
             )
             # one wait for the device, not two
             host = copied_together({"token_ids": drawn.token_ids, "error": drawn.error})
-            return Drawn(**host, logits=logits)
+            return Drawn(**host, logits=logits, stats=drawn.stats)
         scales = np.zeros(len(rows), np.float32) if greedy else self._scales[rows]
         values = as_rows("logits", logits, dims=2)
         token_ids, _, error = sample_rows(
@@ -253,7 +257,7 @@ class SharedSampler(RoundSampler):
             DRAFT at position anchor + depth - 1, anchor, the node's own number.
         """
         at = self._addresses[(nodes - 1) * len(self.anchor) + rows]
-        return self._sample(laws, at, rows, greedy, self.trace)
+        return self._sample(laws, at, rows, greedy, self.trace, return_stats=not greedy)
 
     def _named(self, steps: np.ndarray) -> noise.Address:
         depths = steps if self.depths is None else self.depths[steps]

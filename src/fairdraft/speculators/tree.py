@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fairdraft.ops import PLACEHOLDER_TOKEN_ID, RowError
+from fairdraft.ops.sample import TileStats, stats_shapes
 from fairdraft.speculators.proposal import DraftState, Proposal, TreeProposal
 from fairdraft.speculators.sampler import SharedSampler
 from fairdraft.speculators.token_tree import TokenTree
@@ -57,10 +58,7 @@ class DraftTree:
             return Proposal.empty(state.num_rows)
         assert isinstance(state.sampler, SharedSampler)
         drafts = np.full((state.num_rows, size), PLACEHOLDER_TOKEN_ID)
-        laws = None
-        if not self.greedy:
-            shape = (state.num_rows, size, self.vocab_size)
-            laws = torch.empty(shape, device=state.sampler.device)
+        laws = None if self.greedy else _Laws(state, size, self.vocab_size)
         errors: dict[int, str] = {}
         for depth in range(1, int(self.tree.depths[size]) + 1):
             rows, parents = self._parents(depth, counts, drafts)
@@ -74,9 +72,10 @@ class DraftTree:
         return TreeProposal(
             torch.from_numpy(drafts),
             torch.from_numpy(counts),
-            laws,
+            None if laws is None else laws.logits,
             errors=errors or None,
             parents=parents,
+            draft_stats=None if laws is None else laws.stats,
         )
 
     def _parents(
@@ -102,7 +101,7 @@ class DraftTree:
         parents: np.ndarray,
         counts: np.ndarray,
         drafts: np.ndarray,
-        laws: Tensor | None,
+        laws: _Laws | None,
     ) -> dict[int, str]:
         """Draws the children of each parent, eldest first; returns the rows that failed."""
         errors: dict[int, str] = {}
@@ -123,7 +122,7 @@ class DraftTree:
             error, ids = drawn.error.numpy(), drawn.token_ids.numpy()
             drafts[row, node - 1] = ids
             if laws is not None:
-                laws[torch.from_numpy(row), torch.from_numpy(node - 1)] = law[at]
+                laws.keep(row, node, law[at], drawn.stats)
             left[at, drawn.token_ids.clamp(min=0).to(law.device)] = -torch.inf
             for failed in np.flatnonzero(error):
                 message = RowError(error[failed]).message
@@ -132,6 +131,37 @@ class DraftTree:
                 )
             counts[list(errors)] = 0
         return errors
+
+
+class _Laws:
+    """What the nodes of a round were drawn from, and the statistics of their draws.
+
+    Attributes:
+        logits: [B, N, V].
+        stats: Of B N rows; None until kernels drew.
+    """
+
+    def __init__(self, state: DraftState, size: int, vocab_size: int) -> None:
+        self.logits = torch.empty((state.num_rows, size, vocab_size), device=state.sampler.device)
+        self.stats: TileStats | None = None
+
+    def keep(self, row: np.ndarray, node: np.ndarray, law: Tensor, stats: TileStats | None) -> None:
+        """Writes the laws [M, V] and the statistics of nodes [M] of rows [M]."""
+        size = self.logits.shape[1]
+        at = torch.from_numpy(row * size + node - 1).to(law.device)
+        self.logits.flatten(0, 1)[at] = law
+        if stats is None:
+            return
+        if self.stats is None:
+            shapes = stats_shapes(len(self.logits) * size, stats.tile_max.shape[1])
+            self.stats = TileStats(
+                **{
+                    name: torch.zeros(shape, dtype=dtype, device=law.device)
+                    for name, (shape, dtype) in shapes.items()
+                }
+            )
+        for kept, drawn in zip(self.stats.tensors(), stats.tensors(), strict=True):
+            kept[at] = drawn
 
 
 def num_tree_nodes(tree: TokenTree, state: DraftState) -> np.ndarray:
