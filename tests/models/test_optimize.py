@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
 
 from fairdraft.models import attention as grouped
 from fairdraft.models import load_model, packing
+from fairdraft.models.direct import DirectLlama
 from tests.models.networks import CONFIGS, network, small
 from tests.models.test_causal_lm import Batch
 
@@ -131,3 +133,57 @@ def change_weights(model: Any, change: str | None) -> None:
 def test_small_layers_keep_their_own_product(tmp_path: Path) -> None:
     network("llama").save_pretrained(tmp_path)
     assert load_model(tmp_path).num_packed_layers == 0
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+def test_a_few_tokens_of_one_small_row_equal_the_plain_ones(
+    last_only: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network("llama").save_pretrained(tmp_path)
+    fast, plain = load_model(tmp_path), load_model(tmp_path, optimize=False)
+    widths = widths_of_compiled_blocks(monkeypatch)
+    caches = [lm.new_cache(num_rows=2, length=16) for lm in (fast, plain)]
+    draw = Batch(fast, 1, seed=3).draw
+    # from nothing, past a growth of the cache, back, and with a token of padding
+    blocks = [(0, 3, 3), (3, 30, 30), (33, 1, 1), (34, 4, 4), (35, 2, 2), (37, 4, 3), (40, 1, 1)]
+    for start, width, num_real in blocks:
+        block, options = torch.tensor([draw(width)]), {"first_row": 1, "last_only": last_only}
+        found, expected = (
+            lm.forward(block, np.array([start]), cache, num_tokens=np.array([num_real]), **options)
+            for lm, cache in zip((fast, plain), caches, strict=True)
+        )
+        real = slice(None) if last_only else (0, slice(num_real))
+        torch.testing.assert_close(found[real], expected[real], rtol=1e-5, atol=1e-5)
+    assert widths == [width for _, width, _ in blocks if width <= 4]
+    for parts in zip(*(cache.read(0, 2, 41) for cache in caches), strict=True):
+        torch.testing.assert_close(parts[0][1, :, :41], parts[1][1, :, :41], rtol=1e-5, atol=1e-5)
+        assert not parts[0][0].any()
+
+
+def test_a_broken_weight_shows_in_a_compiled_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network("llama").save_pretrained(tmp_path)
+    lm = load_model(tmp_path)
+    widths = widths_of_compiled_blocks(monkeypatch)
+    block, start = torch.tensor([[3, 4]]), torch.tensor([0])
+    before = lm.forward(block, start, lm.new_cache())
+    weight: Any = lm.model.model.layers[1].mlp.down_proj.weight
+    with torch.no_grad():
+        weight[0, 0] = torch.nan
+    assert torch.isfinite(before).all()
+    assert lm.forward(block, start, lm.new_cache()).isnan().all()
+    assert widths == [2, 2]
+
+
+def widths_of_compiled_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts blocks that run compiled, by the tokens of each."""
+    widths: list[int] = []
+    run = DirectLlama._run_row
+
+    def counted(self: DirectLlama, token_ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+        widths.append(token_ids.shape[1])
+        return run(self, token_ids, *rest)
+
+    monkeypatch.setattr(DirectLlama, "_run_row", counted)
+    return widths

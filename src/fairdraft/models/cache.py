@@ -58,7 +58,8 @@ class RaggedCache(Cache):
         #: slot of every row's first token, where all rows have one; None where they have not
         self.first_slot: int | None = None
         self._index: dict[int, Tensor] = {}
-        self._first_row = 0
+        #: row of the cache that holds the first row of the batch
+        self.first_row = 0
         self._read_length = 0
         #: how often keys and values went to other memory, whose addresses graphs hold
         self.num_moves = 0
@@ -97,7 +98,7 @@ class RaggedCache(Cache):
         self.reserve(first_row + slots.shape[0], highest)
         self._slots, self.first_slot = slots, first_slot
         self._index = {}
-        self._first_row = first_row
+        self.first_row = first_row
         self._read_length = min(self._round(read_length), self.length, self.max_length)
         return self._read_length
 
@@ -142,7 +143,7 @@ class RaggedCache(Cache):
         """
         keys = self._write(self._keys, key_states, layer_idx)
         values = self._write(self._values, value_states, layer_idx)
-        rows = slice(self._first_row, self._first_row + key_states.shape[0])
+        rows = slice(self.first_row, self.first_row + key_states.shape[0])
         return keys[rows, :, : self._read_length], values[rows, :, : self._read_length]
 
     def read(self, layer_idx: int, num_rows: int, read_length: int) -> tuple[Tensor, Tensor]:
@@ -161,16 +162,37 @@ class RaggedCache(Cache):
         keys, values = self._keys[layer_idx], self._values[layer_idx]
         return keys[:num_rows, :, :length], values[:num_rows, :, :length]
 
-    def _write(self, store: dict[int, Tensor], states: Tensor, layer_idx: int) -> Tensor:
-        num_heads, head_dim = states.shape[1], states.shape[3]
+    def memory(self, layer_idx: int, num_heads: int, head_dim: int, like: Tensor) -> list[Tensor]:
+        """What a layer that needs no `update` reads and writes by itself.
+
+        Args:
+            layer_idx: The layer.
+            num_heads: H.
+            head_dim: D, of keys and of values.
+            like: A tensor of their type and device.
+
+        Returns:
+            All keys and all values [R, H, S, D], S being the slots allocated.
+        """
+        stores = (self._keys, self._values)
+        return [self._memory(store, layer_idx, num_heads, head_dim, like) for store in stores]
+
+    def _memory(
+        self, store: dict[int, Tensor], layer_idx: int, num_heads: int, head_dim: int, like: Tensor
+    ) -> Tensor:
         tensor = store.get(layer_idx)
         if tensor is None:
-            tensor = states.new_zeros(self.num_rows, num_heads, self.length, head_dim)
+            tensor = like.new_zeros(self.num_rows, num_heads, self.length, head_dim)
             store[layer_idx] = tensor
             self.num_moves += 1
+        return tensor
+
+    def _write(self, store: dict[int, Tensor], states: Tensor, layer_idx: int) -> Tensor:
+        num_heads, head_dim = states.shape[1], states.shape[3]
+        tensor = self._memory(store, layer_idx, num_heads, head_dim, states)
         if self.first_slot is not None:
             num_rows, _, num_queries, _ = states.shape
-            rows = slice(self._first_row, self._first_row + num_rows)
+            rows = slice(self.first_row, self.first_row + num_rows)
             tensor[rows, :, self.first_slot : self.first_slot + num_queries] = states
             return tensor
         tensor.view(-1, head_dim).index_copy_(
@@ -184,7 +206,7 @@ class RaggedCache(Cache):
         if index is None:
             slots, device = self._slots, self._slots.device
             stride = num_heads * self.length
-            begin, end = self._first_row * stride, (self._first_row + len(slots)) * stride
+            begin, end = self.first_row * stride, (self.first_row + len(slots)) * stride
             heads = torch.arange(begin, end, self.length, device=device)
             index = (heads.view(len(slots), num_heads, 1) + slots[:, None, :]).flatten()
             self._index[num_heads] = index

@@ -1,8 +1,9 @@
 """Llama's forward written out, for a network whose time is the calls and not the arithmetic.
 
 A token of a small model on a CPU costs transformers several hundred operations; here projections
-of one input are one product, rotations are a table, and norms are one operation. The logits are
-those of the network up to rounding, which the probe checks at every load.
+of one input are one product, rotations are a table, and norms are one operation. A few tokens of
+one row of a network smaller still, a draft model's, are one compiled call a layer (see `single`).
+The logits are those of the network up to rounding, which the probe checks at every load.
 
 Axes: B rows, Q queries, H query heads, G key/value heads, D head size, V output width.
 """
@@ -11,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -25,6 +28,10 @@ from fairdraft.models.packing import Product
 
 __all__ = ["DirectLlama"]
 
+# networks of up to so many weights, 8 MB, run a few tokens of one row compiled
+_MAX_COMPILED_WEIGHTS = 1 << 21
+_MAX_COMPILED_TOKENS = 4
+
 
 @dataclass
 class _Layer:
@@ -34,6 +41,12 @@ class _Layer:
     mlp_norm: Tensor
     gate_up: Product
     down: Product
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The weights in the order of the fields, on the host."""
+        products = (self.heads.weight, self.output.weight, self.gate_up.weight, self.down.weight)
+        heads, output, gate_up, down = map(_array, products)
+        return _array(self.norm), heads, output, _array(self.mlp_norm), gate_up, down
 
 
 class DirectLlama:
@@ -58,8 +71,10 @@ class DirectLlama:
         self._epsilon = config.rms_norm_eps
         self._head_dim = first.self_attn.head_dim
         self._scale = first.self_attn.scaling
+        self._numbers = np.float32(self._epsilon), np.float32(self._scale)
         self._act: Any = first.mlp.act_fn
         self._angles = torch.zeros(0, 2, self._head_dim)
+        self._is_compiled = _can_compile(model)
         self._build()
 
     @staticmethod
@@ -86,6 +101,9 @@ class DirectLlama:
         self._layers = [_layer(layer) for layer in base.layers]
         self._norm = base.norm.weight
         self._head = _product([self._model.lm_head])
+        self._arrays = [layer.arrays() for layer in self._layers] if self._is_compiled else []
+        network = (base.embed_tokens.weight, self._norm, self._head.weight)
+        self._network = tuple(map(_array, network))
 
     # a weight that was replaced or written to after loading must not be ignored
     def _is_stale(self) -> bool:
@@ -130,6 +148,10 @@ class DirectLlama:
         """
         if self._is_stale():
             self._build()
+        num_rows, width = token_ids.shape
+        is_few = num_rows == 1 and width <= _MAX_COMPILED_TOKENS and cache.first_slot is not None
+        if self._is_compiled and is_few and not keep_hidden_states:
+            return self._run_row(token_ids, cache, last), None
         angles = self._rotations(positions, cache)
         hidden = functional.embedding(token_ids, self._model.model.embed_tokens.weight)
         states = [hidden]
@@ -174,15 +196,47 @@ class DirectLlama:
         gate, up = layer.gate_up(normed).split(self._width, -1)
         return hidden + layer.down(self._act(gate) * up)
 
+    def _run_row(self, token_ids: Tensor, cache: RaggedCache, last: Sequence[int] | None) -> Tensor:
+        """Logits of one row [1, Q, V], or [1, 1, V] with `last`, without torch."""
+        from fairdraft.models.single import run_layer
+
+        ids = np.ascontiguousarray(token_ids.numpy()[0])
+        width, size = len(ids), self._network[0].shape[1]
+        # past a row's real tokens is padding, which may be left out
+        count = width if last is None else last[0] + 1
+        num_wanted = width if last is None else 1
+        self._grow_angles(cache.get_seq_length())
+        hidden = np.empty((count, size), np.float32)
+        place, numbers = (cache.first_row, cache.first_slot), self._numbers
+        tokens, final = ids[:count], len(self._arrays) - 1
+        for index, layer in enumerate(self._arrays):
+            memory = cache.memory(index, self._num_groups, self._head_dim, self._norm)
+            logits = run_layer(
+                tokens,
+                hidden,
+                layer,
+                tuple(map(_array, memory)),
+                place,
+                self._angles.numpy(),
+                numbers,
+                self._network,
+                num_wanted if index == final else 0,
+            )
+            tokens = ids[:0]
+        return torch.from_numpy(logits)[None]
+
     # cos and signed sin of every position so far: x cos + roll(x) sin rotates the two halves
-    def _rotations(self, positions: Tensor, cache: RaggedCache) -> tuple[Tensor, Tensor]:
-        needed, first = cache.get_seq_length(), cache.first_slot
+    def _grow_angles(self, needed: int) -> None:
         if needed > len(self._angles):
             size = min(max(needed, 2 * len(self._angles), 256), self._max_model_len)
             rotary: Any = self._model.model.rotary_emb
             cos, sin = rotary(self._norm, torch.arange(size)[None])
             sin[..., : self._head_dim // 2].neg_()
             self._angles = torch.stack([cos[0], sin[0]], 1)
+
+    def _rotations(self, positions: Tensor, cache: RaggedCache) -> tuple[Tensor, Tensor]:
+        self._grow_angles(cache.get_seq_length())
+        first = cache.first_slot
         if first is None:
             angles = self._angles[positions][:, :, None]
         else:
@@ -199,6 +253,19 @@ def _take_last(hidden: Tensor, last: Sequence[int]) -> Tensor:
     if min(last) == hidden.shape[1] - 1:
         return hidden[:, -1:]
     return hidden[torch.arange(len(last)), torch.tensor(last)][:, None]
+
+
+def _can_compile(model: LlamaForCausalLM) -> bool:
+    """Whether a network is as small and plain as `single` wants it."""
+    is_plain = model.config.hidden_act == "silu" and not any(
+        isinstance(module, nn.Linear) and module.bias is not None for module in model.modules()
+    )
+    num_weights = sum(weight.numel() for weight in model.parameters())
+    return is_plain and num_weights <= _MAX_COMPILED_WEIGHTS and find_spec("numba") is not None
+
+
+def _array(weight: Tensor) -> np.ndarray:
+    return weight.detach().numpy()
 
 
 def _has_weights(module: nn.Module) -> bool:

@@ -24,10 +24,13 @@ class Product:
     Args:
         weight: float32 [N, K] on a CPU.
         bias: float32 [N], or None.
+
+    Attributes:
+        weight: As given.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
+        self.weight, self._bias = weight, bias
         self._packed: Tensor | None = None
         if weight.numel() >= _MIN_WEIGHTS:
             self._multiply = torch.ops.mkldnn._linear_pointwise.default
@@ -41,7 +44,7 @@ class Product:
     def __call__(self, values: Tensor) -> Tensor:
         """Returns [..., N] for values [..., K]."""
         if self._packed is None:
-            return functional.linear(values, self._weight, self._bias)
+            return functional.linear(values, self.weight, self._bias)
         return self._multiply(values, self._packed, self._bias, "none", [], "")
 
 
