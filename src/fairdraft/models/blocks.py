@@ -60,6 +60,8 @@ class BlockPlaces:
         self._dtype, self._device = dtype, device
         self._positions = torch.arange(max_length, device=device)[None]
         self._aligned = AlignedMasks(max_length, dtype, device)
+        #: up to so many tokens of one row the network needs neither positions nor a mask
+        self.num_bare_tokens = 0
 
     def begin(
         self,
@@ -107,6 +109,23 @@ class BlockPlaces:
                 parts = (tree.num_decided, tree.depths, tree.is_seen[tree.first :][:width])
                 masks[layer_type] = tree_mask(positions, length, kind, self._dtype, *parts)
         return positions, _one_or_all(masks)
+
+    def begin_short(
+        self,
+        starts: list[int],
+        width: int,
+        first_row: int,
+        cache: RaggedCache,
+        tree: TreeBlock | None = None,
+    ) -> tuple[Tensor | None, Any]:
+        """`begin`, but neither positions nor a mask where the network needs none."""
+        is_bare = tree is None and len(starts) == 1 and width <= self.num_bare_tokens
+        # padding past the context has no slot of its own
+        if not is_bare or starts[0] + width > self._max_length:
+            return self.begin(starts, width, first_row, cache, tree)
+        # only the number of rows is read of the slots, which count up from the first
+        cache.begin(self._positions, first_row, starts[0] + width, starts[0])
+        return None, None
 
     def _masks_from(self, positions: Tensor, first: int, length: int) -> Any:
         """Masks of rows that all begin at one position."""

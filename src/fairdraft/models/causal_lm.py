@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from fairdraft.models.blocks import BlockPlaces, TreeBlock
 from fairdraft.models.cache import RaggedCache
-from fairdraft.models.direct import DirectLlama
+from fairdraft.models.direct import DirectLlama, take_last
 from fairdraft.models.masks import AttentionKind
 
 __all__ = ["CausalLM"]
@@ -48,6 +48,7 @@ class CausalLM:
         device: Where they are.
         direct: Stands in for the network's own forward, if there is one (see `direct`).
         num_packed_layers: Products that run in the packed layout (see `packing`).
+        places: Where tokens of a block go, and what they see.
         num_forwards: Calls of the network so far.
         num_forwarded_tokens: Real tokens sent through it so far.
         num_padded_tokens: Padding sent along with them.
@@ -84,7 +85,7 @@ class CausalLM:
         # renamed in 5.24, where the old name warns
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self._keeps_logits = "logits_to_keep" in parameters
-        self._places = BlockPlaces(max_model_len, kinds, self.dtype, self.device)
+        self.places = BlockPlaces(max_model_len, kinds, self.dtype, self.device)
 
     @property
     def text_config(self) -> Any:
@@ -172,7 +173,8 @@ class CausalLM:
         starts, counts = self._check_block(token_ids, start, num_tokens)
         num_rows, width = token_ids.shape
         ids = self._pad_with_zeros(token_ids, counts)
-        positions, mask = self._places.begin(starts, width, first_row, cache, tree)
+        begin = self.places.begin if hidden_states else self.places.begin_short
+        positions, mask = begin(starts, width, first_row, cache, tree)
         last = None
         if last_only and width > 1:
             last = [max(n - 1, 0) for n in counts or [width] * num_rows]
@@ -197,7 +199,6 @@ class CausalLM:
             logits = logits.to(logits_dtype)
         return (logits, states) if hidden_states else logits
 
-    @torch.inference_mode()
     def step(self, token_ids: Tensor, start: np.ndarray, cache: RaggedCache) -> Tensor:
         """`forward` of one token a row, of which the caller knows that all is legal.
 
@@ -209,7 +210,10 @@ class CausalLM:
         Returns:
             float32 logits [B, V].
         """
-        positions, mask = self._places.begin(start.tolist(), 1, 0, cache)
+        if not torch.is_inference_mode_enabled():
+            with torch.inference_mode():
+                return self.step(token_ids, start, cache)
+        positions, mask = self.places.begin_short(start.tolist(), 1, 0, cache)
         run = self._call if self.direct is None else self.direct
         logits = run(token_ids, positions, mask, cache)[0].squeeze(1)
         self.num_forwards += 1
@@ -350,7 +354,7 @@ class CausalLM:
     def _call(
         self,
         token_ids: Tensor,
-        positions: Tensor,
+        positions: Tensor | None,
         mask: Any,
         cache: RaggedCache,
         last: list[int] | None = None,
@@ -377,7 +381,7 @@ class CausalLM:
                 handle.remove()
         logits: Tensor = outputs.logits
         if last is not None and logits.shape[1] > 1:
-            logits = _take_last(logits, last)
+            logits = take_last(logits, last)
         return logits, outputs.hidden_states if hidden_states else None
 
 
@@ -387,11 +391,6 @@ def _gather_last(shape: torch.Size, last: list[int]) -> Any:
         hidden = inputs[0]
         if hidden.shape[:2] != shape:
             return None
-        return (_take_last(hidden, last), *inputs[1:])
+        return (take_last(hidden, last), *inputs[1:])
 
     return hook
-
-
-def _take_last(values: Tensor, last: list[int]) -> Tensor:
-    rows = torch.arange(len(last), device=values.device)
-    return values[rows, torch.tensor(last, device=values.device)][:, None]

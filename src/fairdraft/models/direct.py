@@ -26,7 +26,7 @@ from fairdraft.models.attention import attend
 from fairdraft.models.cache import RaggedCache
 from fairdraft.models.packing import Product
 
-__all__ = ["DirectLlama"]
+__all__ = ["DirectLlama", "take_last"]
 
 # networks of up to so many weights, 8 MB, run a few tokens of one row compiled
 _MAX_COMPILED_WEIGHTS = 1 << 21
@@ -74,7 +74,8 @@ class DirectLlama:
         self._numbers = np.float32(self._epsilon), np.float32(self._scale)
         self._act: Any = first.mlp.act_fn
         self._angles = torch.zeros(0, 2, self._head_dim)
-        self._is_compiled = _can_compile(model)
+        #: up to so many tokens of one row run compiled, hidden states and trees apart
+        self.num_compiled = _MAX_COMPILED_TOKENS if _can_compile(model) else 0
         self._build()
 
     @staticmethod
@@ -101,7 +102,7 @@ class DirectLlama:
         self._layers = [_layer(layer) for layer in base.layers]
         self._norm = base.norm.weight
         self._head = _product([self._model.lm_head])
-        self._arrays = [layer.arrays() for layer in self._layers] if self._is_compiled else []
+        self._arrays = [layer.arrays() for layer in self._layers] if self.num_compiled else []
         network = (base.embed_tokens.weight, self._norm, self._head.weight)
         self._network = tuple(map(_array, network))
 
@@ -125,8 +126,8 @@ class DirectLlama:
     def __call__(
         self,
         token_ids: Tensor,
-        positions: Tensor,
-        mask: Tensor,
+        positions: Tensor | None,
+        mask: Tensor | None,
         cache: RaggedCache,
         *,
         last: Sequence[int] | None = None,
@@ -136,8 +137,9 @@ class DirectLlama:
 
         Args:
             token_ids: int64 [B, Q].
-            positions: int64 [B, Q] or [1, Q].
-            mask: Additive [B, 1, Q, L] or [1, 1, Q, L].
+            positions: int64 [B, Q] or [1, Q]; None for a compiled row.
+            mask: Additive [B, 1, Q, L] or [1, 1, Q, L]; None for a compiled row, of which there are
+                at most `num_compiled` tokens, from the cache's first slot on.
             cache: After `begin`; its slots are written.
             last: The one query of each row whose logits are wanted [B]; None for all.
             keep_hidden_states: Whether to return them.
@@ -148,10 +150,9 @@ class DirectLlama:
         """
         if self._is_stale():
             self._build()
-        num_rows, width = token_ids.shape
-        is_few = num_rows == 1 and width <= _MAX_COMPILED_TOKENS and cache.first_slot is not None
-        if self._is_compiled and is_few and not keep_hidden_states:
+        if mask is None:
             return self._run_row(token_ids, cache, last), None
+        assert positions is not None
         angles = self._rotations(positions, cache)
         hidden = functional.embedding(token_ids, self._model.model.embed_tokens.weight)
         states = [hidden]
@@ -159,13 +160,13 @@ class DirectLlama:
             hidden = self._layer(layer, index, hidden, angles, mask, cache)
             states.append(hidden)
         if last is not None and not keep_hidden_states:
-            hidden = _take_last(hidden, last)
+            hidden = take_last(hidden, last)
         hidden = functional.rms_norm(hidden, self._norm.shape, self._norm, self._epsilon)
         if not keep_hidden_states:
             return self._head(hidden), None
         states[-1] = hidden
         if last is not None:
-            hidden = _take_last(hidden, last)
+            hidden = take_last(hidden, last)
         return self._head(hidden), tuple(states)
 
     def _layer(
@@ -249,10 +250,12 @@ class DirectLlama:
 _PARTS = {nn.Linear, nn.Embedding, LlamaRMSNorm}
 
 
-def _take_last(hidden: Tensor, last: Sequence[int]) -> Tensor:
+def take_last(hidden: Tensor, last: Sequence[int]) -> Tensor:
+    """The one query of each row that is named [B, 1, W], of hidden states or logits [B, Q, W]."""
     if min(last) == hidden.shape[1] - 1:
         return hidden[:, -1:]
-    return hidden[torch.arange(len(last)), torch.tensor(last)][:, None]
+    rows = torch.arange(len(last), device=hidden.device)
+    return hidden[rows, torch.tensor(last, device=hidden.device)][:, None]
 
 
 def _can_compile(model: LlamaForCausalLM) -> bool:

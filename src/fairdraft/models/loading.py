@@ -122,6 +122,7 @@ def _optimize(lm: CausalLM) -> None:
     if can_pack(lm.model) and DirectLlama.supports(lm.model):
         lm.direct = DirectLlama(lm.model, lm.max_model_len)
         lm.num_packed_layers = lm.direct.num_packed
+        lm.places.num_bare_tokens = lm.direct.num_compiled
         return
     with _quiet():
         use_grouped_attention(lm.model)

@@ -156,6 +156,42 @@ class RoundSampler(ABC):
         )
         return Drawn(torch.from_numpy(token_ids), torch.from_numpy(error), logits)
 
+    def step_drawer(
+        self, drafts: np.ndarray, laws: Tensor | None, *, greedy: bool = False
+    ) -> Callable[[Tensor, int], np.ndarray | None] | None:
+        """What draws whole steps in one call each, where there is nothing to do but to draw.
+
+        Args:
+            drafts: int64 [B, K]; a step's column is written.
+            laws: float32 [B, K, V], written likewise with what was drawn from; or None.
+            greedy: As in `draw`.
+
+        Returns:
+            Called with logits [B, V] and the step; returns errors [B], or None if there are none.
+            The tokens and the noise are those of `draw`. None where rows are processed, filtered,
+            traced, or drawn by something else than the CPU's kernels.
+        """
+        is_plain = self.process is None and self.trace is None and not self._has_filter
+        if not is_plain or self._backend != "cpu":
+            return None
+        from fairdraft.ops.cpu.sample import draw_drafts
+
+        count = len(self.anchor)
+        scales = np.zeros(count, np.float32) if greedy else self._scales
+        at, is_race = (self._addresses.key, self._addresses.counter), self.method == "race"
+        kept = np.empty((0, 0, 0), np.float32) if laws is None else laws.numpy()
+        error = np.zeros(count, np.int64)
+
+        def draw(logits: Tensor, step: int) -> np.ndarray | None:
+            values = as_rows("logits", logits, dims=2)
+            if len(values) != count:
+                raise ValueError(f"logits has {len(values)} rows; draft {step} needs {count}")
+            first = (step - 1) * count
+            args = (values, scales, at, first, is_race, step, drafts, kept, error)
+            return error if draw_drafts(*args) else None
+
+        return draw
+
     # what no draw changes is found and checked once a round
     @cached_property
     def _backend(self) -> Literal["reference", "cpu"] | None:

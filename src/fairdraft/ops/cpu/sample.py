@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from fairdraft.noise import Address
 from fairdraft.ops.cpu import row as rows
@@ -30,27 +31,73 @@ def sample_cpu(values: np.ndarray, scales: np.ndarray, at: Address, method: str,
 @kernel
 def _sample(values, scales, key, counter, is_race, stats, out):
     token_ids, margin, error = out
-    token_ids[:], margin[:], error[:] = -1, 0.0, 0
     has_stats = len(stats[2]) == len(values)
-    vocab_size = values.shape[1]
+    tiles, scratch = _scratch(values.shape[1], is_race)
+    for b in range(len(values)):
+        total, token_ids[b], margin[b], error[b] = _draw(
+            values[b], scales[b], key[b], counter[b], is_race, tiles, scratch
+        )
+        if total > 0 and has_stats:
+            stats[0][b], stats[1][b] = tiles[0], tiles[1]
+            stats[2][b], stats[3][b] = tiles[0].max(), total
+
+
+@kernel
+def draw_drafts(values, scales, at, first, is_race, step, drafts, laws, error):
+    """Draws draft `step` of every row as `sample_cpu` does, and keeps it where it belongs.
+
+    Args:
+        values: float32 [B, V].
+        scales: float32 [B].
+        at: Keys and counters of all draws of the round; row b's is the one at `first` + b.
+        first: Of the step.
+        is_race: Whether by two levels.
+        step: From 1.
+        drafts: int64 [B, K]; column `step` - 1 is written.
+        laws: float32 [B, K, V], written likewise with what was drawn from; or no rows.
+        error: int64 [B], written.
+
+    Returns:
+        How many rows could not be drawn from.
+    """
+    key, counter = at
+    num_failed = 0
+    tiles, scratch = _scratch(values.shape[1], is_race)
+    for b in range(len(values)):
+        _, token, _, error[b] = _draw(
+            values[b], scales[b], key[first + b], counter[first + b], is_race, tiles, scratch
+        )
+        drafts[b, step - 1] = token
+        num_failed += error[b] != 0
+        if len(laws):
+            laws[b, step - 1] = values[b]
+    return num_failed
+
+
+@njit
+def _scratch(vocab_size, is_race):
     num_tiles = (vocab_size + TILE - 1) // TILE
     memory = np.empty((3, num_tiles), np.float32)
-    tiles = (memory[0], memory[1], memory[2])
-    scratch = np.empty((2, max(num_tiles if is_race else vocab_size, TILE)), np.float32)
-    for b in range(len(values)):
-        row, c = values[b], scales[b]
-        if c > 0 and is_race:
-            law, error[b] = rows.scan(row, c, tiles)
-            if error[b] == 0:
-                token_ids[b], margin[b] = rows.race(law, scratch, key[b], counter[b])
-            if error[b] == 0 and has_stats:
-                stats[0][b], stats[1][b] = tiles[0], tiles[1]
-                stats[2][b], stats[3][b] = tiles[0].max(), law[3]
-            continue
-        row_max, error[b] = rows.scan_maxima(row, tiles[0])
-        if error[b] == 0 and c == 0:
-            token_ids[b], margin[b] = rows.greedy(row)
-        elif error[b] == 0:
-            token_ids[b], margin[b] = rows.race_flat(
-                row, c, row_max, scratch[0, : len(row)], scratch[1], key[b], counter[b]
-            )
+    longest = max(num_tiles if is_race else vocab_size, TILE)
+    return (memory[0], memory[1], memory[2]), np.empty((2, longest), np.float32)
+
+
+@njit
+def _draw(row, c, key, counter, is_race, tiles, scratch):
+    """One row's total if its tiles hold its law, else 0; then token, margin and error."""
+    if c > 0 and is_race:
+        law, error = rows.scan(row, c, tiles)
+        if error != 0:
+            return np.int64(0), -1, 0.0, error
+        token, margin = rows.race(law, scratch, key, counter)
+        return law[3], token, margin, error
+    row_max, error = rows.scan_maxima(row, tiles[0])
+    if error != 0:
+        return np.int64(0), -1, 0.0, error
+    if c == 0:
+        token, margin = rows.greedy(row)
+    else:
+        token, margin = rows.race_flat(
+            row, c, row_max, scratch[0, : len(row)], scratch[1], key, counter
+        )
+    return np.int64(0), token, margin, error
