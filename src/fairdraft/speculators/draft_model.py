@@ -169,6 +169,8 @@ class DraftModelSpeculator:
         cached = self._num_cached[: state.num_rows]
         # a round that was never verified is redone: its last decided token is fed again
         np.minimum(cached, state.num_decided - 1, out=cached)
+        if len(cached) == 1 and (logits := self._feed_row(state, cached)) is not None:
+            return logits
         lag = np.zeros(state.num_rows, np.int64)
         lag[rows] = state.num_decided[rows] - cached[rows]
         if lag.max() > MAX_LAG:
@@ -181,6 +183,16 @@ class DraftModelSpeculator:
         logits = self._forward(self.vocabulary.known(tokens), cached, lag)
         cached += lag
         return _pick(logits, rows)
+
+    def _feed_row(self, state: DraftState, cached: np.ndarray) -> Tensor | None:
+        """`_feed_decided` of the only row, which drafts, in few steps; None if it lags far."""
+        begin, end = cached.item(), state.num_decided.item()
+        if end - begin > MAX_LAG:
+            return None
+        tokens = self.vocabulary.known(state.token_ids[:, begin:end])
+        logits = self._forward(tokens, cached, None)
+        cached[:] = end
+        return logits
 
     def _prefill(self, token_ids: np.ndarray, num_decided: np.ndarray, late: np.ndarray) -> None:
         """Feeds all decided tokens but the last of the rows that lag far behind."""
