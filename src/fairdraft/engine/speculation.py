@@ -126,8 +126,9 @@ def describe_speculator(
         )
     if isinstance(speculator, DraftModelSpeculator):
         draft = speculator.model
+        how = ", compiled for one row, on one thread" if draft.places.num_bare_tokens else ""
         return (
-            f"{text}, {draft.name}, {draft.num_parameters:,} parameters, "
+            f"{text}, {draft.name}, {draft.num_parameters:,} parameters{how}, "
             f"{config.draft_sample_method} drafts, {speculator.vocabulary.describe()}"
         )
     if isinstance(speculator, HeadSpeculator):
