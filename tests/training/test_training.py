@@ -191,6 +191,7 @@ def test_a_killed_training_resumes_and_ends_with_the_same_weights(
         ("feature_layers", {"shape": HeadShape((0, 1, 2))}),
         ("corpus", {"corpus": Corpus(corpus.ids.flip(0), corpus.starts)}),
         ("corpus", {"corpus": Corpus(corpus.ids, corpus.starts[:-1])}),
+        ("begins_with", {"begin_with": tmp_path / "whole"}),
         ("feature_layers, head, .*", {"kind": "mtp"}),
     ):
         options: Any = {"corpus": corpus} | changes

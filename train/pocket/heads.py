@@ -11,6 +11,7 @@ python -m train.pocket.heads --head dflash2 --corpus out/eagle3/corpus.safetenso
     --output out/dflash2
 python -m train.pocket.heads --head shared_kv_mtp --corpus out/eagle3/corpus.safetensors \\
     --output out/shared_kv_mtp
+python -m train.pocket.heads --from src/fairdraft/pocket/eagle3 --seconds 600 --output out/further
 cp out/eagle3/config.json out/eagle3/model.safetensors src/fairdraft/pocket/eagle3/
 """
 
@@ -210,15 +211,42 @@ def read_arguments(task: Task, parser: argparse.ArgumentParser) -> argparse.Name
     parser.add_argument("--head", choices=sorted(task.shapes), default="eagle3")
     parser.add_argument("--shape", help="of the head; its first one unless told otherwise")
     parser.add_argument("--corpus", type=Path, help="a corpus saved by an earlier run")
-    parser.add_argument("--seconds", type=float, help="of training, in place of the recipe's")
+    parser.add_argument(
+        "--seconds", type=float, help="of training, in place of the recipe's, however many steps"
+    )
+    parser.add_argument("--rate", type=float, help="of learning, in place of the recipe's")
+    parser.add_argument(
+        "--from",
+        type=Path,
+        dest="begin_with",
+        metavar="FOLDER",
+        help="a head of this kind to train further, in its shape, at a third of the rate",
+    )
     parser.add_argument("--no-compile", action="store_true", help="run the loss as it is written")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     names = task.shapes[args.head]
+    if args.shape is not None and args.begin_with is not None:
+        parser.error("--shape: a head that is trained further keeps its own; leave it out")
     if args.shape not in (None, *names):
         parser.error(f"--shape {args.shape}: of --head {args.head} choose {', '.join(names)}")
     return args
+
+
+def chosen_settings(recipe: Recipe, args: argparse.Namespace, modules: int) -> Settings:
+    """The recipe's, with what the command line says instead."""
+    settings = recipe.settings
+    if args.seconds is not None:
+        settings = replace(settings, seconds=args.seconds, steps=None)
+    if modules > 1:
+        settings = replace(settings, num_drafts=modules)
+    if args.begin_with is not None:
+        # at a new head's rate it would forget first, and its optimizer knows no scales yet
+        settings = replace(settings, learning_rate=settings.learning_rate / 3, warmup=0.05)
+    if args.rate is not None:
+        settings = replace(settings, learning_rate=args.rate)
+    return settings
 
 
 def carry_out(task: Task, args: argparse.Namespace) -> None:
@@ -239,18 +267,14 @@ def carry_out(task: Task, args: argparse.Namespace) -> None:
     say(f"{corpus.num_documents:,} texts, {len(corpus.ids):,} ids")
     on_gpu = args.device.startswith("cuda")
     modules = shape.num_modules or 1
-    settings = recipe.settings
-    if args.seconds is not None:
-        settings = replace(settings, seconds=args.seconds)
-    if modules > 1:
-        settings = replace(settings, num_drafts=modules)
     report = train_head(
         args.head,
         target,
         corpus,
         args.output,
-        settings,
-        shape,
+        chosen_settings(recipe, args, modules),
+        shape if args.begin_with is None else None,
+        begin_with=args.begin_with,
         resume=args.resume,
         num_prompts=0,
         compiled=on_gpu and not args.no_compile,

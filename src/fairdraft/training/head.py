@@ -33,6 +33,7 @@ from fairdraft.training.settings import Settings
 from fairdraft.training.shape import HeadShape
 from fairdraft.training.teacher import Teacher
 from fairdraft.training.ttt import SlotLosses
+from fairdraft.training.warm_start import digest_of, load_for_training
 
 
 def train_head(
@@ -43,6 +44,7 @@ def train_head(
     settings: Settings,
     shape: HeadShape | None = None,
     *,
+    begin_with: Path | None = None,
     resume: bool = False,
     num_prompts: int = 64,
     compiled: bool = False,
@@ -60,6 +62,9 @@ def train_head(
         folder: Where everything goes.
         settings: How long and with which loss.
         shape: What differs from the target's own layers.
+        begin_with: Folder of a head to train further, which keeps its shape and the ids that it
+            drafts; None begins with random weights. Its optimizer begins anew, so a warm-up of a
+            few percent is wanted.
         resume: Goes on from the folder's checkpoint, if it has one.
         num_prompts: Held-out prompts on which acceptance is measured at the end; 0 for none.
         compiled: Compiles the loss (a GPU).
@@ -69,15 +74,20 @@ def train_head(
         What `training.json` holds.
 
     Raises:
-        ValueError: If there is no such kind, the corpus is too short, or the shape does not fit the
-            target.
+        ValueError: If there is no such kind, the corpus is too short, or the shape or the head
+            to begin with does not fit.
     """
     train, held_out = _prepared(corpus, settings, target)
     prompts = held_out.prompts(num_prompts, _prompt_length(held_out)) if num_prompts else []
-    shape = shape or HeadShape()
-    ids = frequent_ids(train, target, shape.draft_vocab_size)
-    torch.manual_seed(settings.seed)
-    head = new_head(kind, target, shape, ids, settings.num_drafts)
+    origin = {"corpus": corpus.digest, "head": kind}
+    if begin_with is None:
+        head = _random_head(kind, target, train, settings, shape or HeadShape())
+    elif shape is None:
+        head = load_for_training(kind, begin_with, target, settings.num_drafts)
+        origin["begins_with"] = digest_of(head)
+    else:
+        raise ValueError("a training that begins with a saved head has its shape; leave shape out")
+    ids = head.target_ids
     coverage = float(torch.isin(train.ids, ids.to(train.ids.device)).double().mean())
     own = head.own_parameters()
     count = sum(p.numel() for p in own.values())
@@ -95,8 +105,7 @@ def train_head(
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             return losses_of(window, states, probs, generator)
 
-    origin = {"corpus": corpus.digest, "head": kind, **asdict(head.config)}
-    loop = Loop(own, losses_at, settings, origin, folder, say)
+    loop = Loop(own, losses_at, settings, origin | asdict(head.config), folder, say)
     with tensor_float32():
         points = loop.run(resume=resume)
     head.eval()
@@ -201,6 +210,14 @@ def frequent_ids(corpus: Corpus, target: CausalLM, count: int | None) -> Tensor:
     # end tokens first, then by count, ties to the lower id
     counts[[i for i in target.eos_token_ids if i < size]] = counts.sum() + 1
     return torch.sort(counts, descending=True, stable=True).indices[:count].sort().values
+
+
+def _random_head(
+    kind: str, target: CausalLM, train: Corpus, settings: Settings, shape: HeadShape
+) -> Head:
+    ids = frequent_ids(train, target, shape.draft_vocab_size)
+    torch.manual_seed(settings.seed)
+    return new_head(kind, target, shape, ids, settings.num_drafts)
 
 
 def _prepared(corpus: Corpus, settings: Settings, target: CausalLM) -> tuple[Corpus, Corpus]:

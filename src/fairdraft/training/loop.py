@@ -89,11 +89,12 @@ class Loop:
         settings, first, timed = self.settings, step, step
         progress = settings.progress(step, before)
         shown = math.floor(progress * self.num_points)
+        # half a step ahead, so that the first step does something
+        ahead = 0.5 / settings.steps if settings.steps else 0.0
         begin = saved = time.monotonic()
         recent: list[Tensor] = []
         while progress < 1.0:
-            # half a step ahead, so that the first step does something
-            recent.append(self._step(optimizer, step, progress + 0.5 / settings.steps))
+            recent.append(self._step(optimizer, step, progress + ahead))
             step += 1
             if step == first + 3:
                 # compilation happens in the first steps and is not training

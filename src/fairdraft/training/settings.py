@@ -11,9 +11,9 @@ class Settings:
     """Size and length of a training; everything that decides its result.
 
     Attributes:
-        steps: Optimizer steps.
-        seconds: A limit by the clock as well: the rate falls to 0 by then. What comes out depends
-            on the machine. None for no limit.
+        steps: Optimizer steps; None for as many as `seconds` allow.
+        seconds: A limit by the clock, the first steps, which compile, apart: the rate falls to 0 by
+            then. What comes out depends on the machine. None for no limit.
         batch: Windows a step.
         length: Slots of a window.
         learning_rate: Of AdamW at the plateau.
@@ -31,7 +31,7 @@ class Settings:
         seed: Of weights and windows.
     """
 
-    steps: int = 2000
+    steps: int | None = 2000
     seconds: float | None = None
     batch: int = 16
     length: int = 256
@@ -47,8 +47,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "length", "num_drafts", "block_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} = {value}: must be at least 1")
+        if self.steps is None and self.seconds is None:
+            raise ValueError("steps and seconds are both None: a training ends by one of them")
         if self.seconds is not None and not self.seconds > 0:
             raise ValueError(f"seconds = {self.seconds}: must be above 0")
         if not self.learning_rate > 0:
@@ -70,8 +73,9 @@ class Settings:
 
     def progress(self, done: int, seconds: float) -> float:
         """How much of the training is done, 0 to 1, after so many steps and seconds."""
+        by_steps = done / self.steps if self.steps else 0.0
         by_clock = seconds / self.seconds if self.seconds else 0.0
-        return min(1.0, max(done / self.steps, by_clock))
+        return min(1.0, max(by_steps, by_clock))
 
     def rate(self, progress: float) -> float:
         """Learning rate at some progress: a trapezoid."""
