@@ -58,7 +58,10 @@ def trained(target: CausalLM, corpus: Corpus, folder: Path, **changes: Any) -> d
 def test_losses_are_those_of_drafting_from_every_position(
     shape: HeadShape, target: CausalLM, corpus: Corpus
 ) -> None:
-    """Each slot and step against drafting from scratch: the target's states up to there only."""
+    """Each slot and step against drafting from scratch: the target's states up to there only.
+
+    Once over all laws, once over those before the ids that count.
+    """
     train, _ = corpus.split()
     ids = frequent_ids(train, target, shape.draft_vocab_size)
     torch.manual_seed(1)
@@ -70,9 +73,9 @@ def test_losses_are_those_of_drafting_from_every_position(
     teacher = Teacher(target, ids, memory_layers(head))
     settings = Settings(length=5, num_drafts=3, decay=0.5, tv_weight=2.0)
     losses_of = new_losses(head, settings, compiled=False)
-    losses = losses_of(window, *teacher(window, head.config.feature_layers, 5), generator)
+    taught = teacher(window, head.config.feature_layers, 5)
     text = window[0].tolist()
-    expected = torch.zeros(3, 2)
+    found = torch.zeros(3, 5, 2)
     for slot in range(5):
         for step in range(3):
             logits = law_of(target.model, head, text[: slot + 2], text[slot + 2 : slot + 2 + step])
@@ -80,14 +83,19 @@ def test_losses_are_those_of_drafting_from_every_position(
                 prefix = torch.tensor([text[: slot + 2 + step]])
                 p = target.model(prefix).logits[0, -1].softmax(-1)[ids]
             log_q = logits.log_softmax(-1)
-            expected[step] += (
-                torch.stack([-(p * log_q).sum(), torch.minimum(p, log_q.exp()).sum()]) / 5
-            )
-    torch.testing.assert_close(losses.cross_entropy, expected[:, 0], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(losses.acceptance, expected[:, 1], rtol=1e-4, atol=1e-5)
-    decayed = torch.tensor([1, 0.5, 0.25])
-    total = (decayed * (expected[:, 0] + 2 * (1 - expected[:, 1]))).sum()
-    torch.testing.assert_close(losses.total.detach(), total, rtol=1e-4, atol=1e-5)
+            overlap = torch.minimum(p, log_q.exp()).sum()
+            found[step, slot] = torch.stack([-(p * log_q).sum(), overlap])
+    # of the nine ids from the window's first to the one behind it, the fourth and so on count
+    marks = torch.tensor([0, 0, 0, 1, 0, 1, 1, 0, 1], dtype=torch.bool)
+    drafted = torch.stack([marks[2 + step : 7 + step] for step in range(3)])
+    for counted, weights in ((None, torch.ones(3, 5)), (marks[None, 2:], drafted.float())):
+        losses = losses_of(window, *taught, generator, counted)
+        expected = (found * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+        torch.testing.assert_close(losses.cross_entropy, expected[:, 0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(losses.acceptance, expected[:, 1], rtol=1e-4, atol=1e-5)
+        decayed = torch.tensor([1, 0.5, 0.25])
+        total = (decayed * (expected[:, 0] + 2 * (1 - expected[:, 1]))).sum()
+        torch.testing.assert_close(losses.total.detach(), total, rtol=1e-4, atol=1e-5)
 
 
 def test_a_trained_head_is_written_measured_and_drafts_better(
@@ -165,6 +173,7 @@ def test_shapes_of_the_other_kind_are_refused(target: CausalLM) -> None:
 def test_a_killed_training_resumes_and_ends_with_the_same_weights(
     target: CausalLM, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plain, corpus = corpus, Corpus(corpus.ids, corpus.starts, corpus.ids % 3 > 0)
     trained(target, corpus, tmp_path / "whole")
     whole = (tmp_path / "whole" / "model.safetensors").read_bytes()
     step, count = Loop._step, 0
@@ -191,6 +200,7 @@ def test_a_killed_training_resumes_and_ends_with_the_same_weights(
         ("feature_layers", {"shape": HeadShape((0, 1, 2))}),
         ("corpus", {"corpus": Corpus(corpus.ids.flip(0), corpus.starts)}),
         ("corpus", {"corpus": Corpus(corpus.ids, corpus.starts[:-1])}),
+        ("corpus", {"corpus": plain}),
         ("begins_with", {"begin_with": tmp_path / "whole"}),
         ("feature_layers, head, .*", {"kind": "mtp"}),
     ):

@@ -72,12 +72,14 @@ def chat_prompts(target: CausalLM, count: int, seed: int) -> list[list[int]]:
 
 
 def sample(target: CausalLM, recipe: Recipe) -> Corpus:
-    """Prompts with their answers, in the chat template."""
+    """Prompts with their answers, in the chat template; heads learn to draft the answers alone."""
     # a prompt and its answer are rarely below 200 ids together
     rows = max(8 * recipe.batch, recipe.batch * recipe.sample_steps // 200)
     prompts = chat_prompts(target, rows, seed=0)
     texts = sample_texts(target, prompts, recipe)
-    return Corpus.from_documents((p + ids for p, ids in texts), target.tokenizer.eos_token_id)
+    documents = [prompt + ids for prompt, ids in texts]
+    read = [len(prompt) for prompt, _ in texts]
+    return Corpus.from_documents(documents, target.tokenizer.eos_token_id, read)
 
 
 def other_prompts(target: CausalLM, corpus: Corpus, count: int) -> list[list[int]]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairdraft.speculators.heads import Dflash2Head, DflashHead, DsparkHead
-from fairdraft.training.losses import BatchLosses, Losses, distances
+from fairdraft.training.losses import BatchLosses, Losses, distances, mean_of
 from fairdraft.training.settings import Settings
 
 
@@ -69,6 +69,7 @@ def block_losses(
     *,
     decay: float,
     tv_weight: float,
+    counted: Tensor | None = None,
 ) -> Losses:
     """Losses of the blocks of a batch of windows.
 
@@ -87,6 +88,7 @@ def block_losses(
         angles: The head's, of the positions 0 to W.
         decay: Weight of draft i is decay^(i - 1).
         tv_weight: Weight of 1 - sum_x min(p, q).
+        counted: Which of those laws count, bool [B, W - 1]; None for all.
     """
     hidden = block_outputs(head, window, anchors, states, angles)
     offsets = torch.arange(head.config.num_drafts, device=window.device)
@@ -107,15 +109,12 @@ def block_losses(
         before = window[rows, anchors[..., None] + offsets]
         p, log_q = of_candidates(head, hidden, before, logits, p)
     entropy, overlap = distances(p, log_q)
-    weights = decay**offsets
     loss = loss + entropy + tv_weight * (1 - overlap)
     if guessed is not None:
         loss = loss + binary_cross_entropy_with_logits(guessed, overlap.detach(), reduction="none")
-    return Losses(
-        (weights * loss.mean((0, 1))).sum(),
-        entropy.mean((0, 1)).detach(),
-        overlap.mean((0, 1)).detach(),
-    )
+    here = None if counted is None else counted[rows, place]
+    loss, entropy, overlap = (mean_of(part, here) for part in (loss, entropy, overlap))
+    return Losses((decay**offsets * loss).sum(), entropy.detach(), overlap.detach())
 
 
 def of_candidates(
@@ -174,8 +173,9 @@ class BlockLosses(BatchLosses[DflashHead]):
         states: tuple[Tensor, ...],
         probs: Tensor,
         generator: torch.Generator,
+        counted: Tensor | None = None,
     ) -> Losses:
         """As `block_losses`, at anchors drawn from the generator."""
         settings = self._settings
         anchors = random_anchors(len(window), settings.length, settings.num_blocks, generator)
-        return self._of(window, anchors, states, probs)
+        return self._of(window, anchors, states, probs, counted=counted)

@@ -87,8 +87,8 @@ def train_head(
         origin["begins_with"] = digest_of(head)
     else:
         raise ValueError("a training that begins with a saved head has its shape; leave shape out")
-    ids = head.target_ids
-    coverage = float(torch.isin(train.ids, ids.to(train.ids.device)).double().mean())
+    ids, learned = head.target_ids, train.counted_ids
+    coverage = float(torch.isin(learned, ids.to(learned.device)).double().mean())
     own = head.own_parameters()
     count = sum(p.numel() for p in own.values())
     say(f"{count:,} parameters, {len(ids)} ids that cover {coverage:.2%} of the text")
@@ -99,11 +99,14 @@ def train_head(
         part = held_out if step < 0 else train
         generator = torch.Generator(part.ids.device)
         generator.manual_seed((settings.seed << 32) + step + 1)
-        window = part.windows(settings.batch, settings.width, generator)
+        places = part.places(settings.batch, settings.width, generator)
+        window = part.ids[places].long()
+        # the laws are those after each id but the first
+        counted = part.counted_after(places[:, 1:])
         states, probs = teacher(window, head.config.feature_layers, settings.length)
         device = window.device.type
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            return losses_of(window, states, probs, generator)
+            return losses_of(window, states, probs, generator, counted)
 
     loop = Loop(own, losses_at, settings, origin | asdict(head.config), folder, say)
     with tensor_float32():
@@ -188,7 +191,7 @@ def tensor_float32() -> Iterator[None]:
 
 
 def frequent_ids(corpus: Corpus, target: CausalLM, count: int | None) -> Tensor:
-    """The ids that a head can draft: the most frequent ones of a corpus, and the end tokens.
+    """The ids that a head can draft: the most frequent that count, and the end tokens.
 
     Args:
         corpus: Training documents.
@@ -206,7 +209,7 @@ def frequent_ids(corpus: Corpus, target: CausalLM, count: int | None) -> Tensor:
         return torch.arange(size)
     if not 1 <= count <= size:
         raise ValueError(f"draft_vocab_size = {count}: must be from 1 to {size}")
-    counts = torch.bincount(corpus.ids.long().cpu(), minlength=size)[:size]
+    counts = torch.bincount(corpus.counted_ids.long().cpu(), minlength=size)[:size]
     # end tokens first, then by count, ties to the lower id
     counts[[i for i in target.eos_token_ids if i < size]] = counts.sum() + 1
     return torch.sort(counts, descending=True, stable=True).indices[:count].sort().values
@@ -233,6 +236,8 @@ def _prepared(corpus: Corpus, settings: Settings, target: CausalLM) -> tuple[Cor
                 f"the {what} text has {len(part.ids)} ids, and a window takes {settings.width}; "
                 "pass more text or a smaller length"
             )
+        if not len(part.counted_ids):
+            raise ValueError(f"no id of the {what} text counts, so there is nothing to learn")
     return train, held_out
 
 

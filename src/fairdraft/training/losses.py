@@ -23,7 +23,7 @@ class Losses:
     """Loss of a batch and what it is made of.
 
     Attributes:
-        total: A scalar to minimize.
+        total: A scalar to minimize. All three are means over what counts, and 0 if nothing does.
         cross_entropy: Of each draft, nats [T], detached.
         acceptance: Mean of sum_x min(p, q) of each draft [T], detached: the chance that it is
             accepted at temperature 1 if it is reached.
@@ -59,11 +59,23 @@ class BatchLosses(Generic[H]):
         self._angles = head.angles(positions[None])
         self._losses = torch.compile(losses, dynamic=False) if compiled else losses
 
-    def _of(self, *inputs: Any, **counts: int) -> Losses:
+    def _of(self, *inputs: Any, **options: Any) -> Losses:
         """Losses of a batch: the head before its inputs, rotations and weights after them."""
         settings = self._settings
         weights = {"decay": settings.decay, "tv_weight": settings.tv_weight}
-        return self._losses(self._head, *inputs, self._angles, **counts, **weights)
+        return self._losses(self._head, *inputs, self._angles, **options, **weights)
+
+
+def mean_of(values: Tensor, counted: Tensor | None) -> Tensor:
+    """Mean over the first two axes, of the places that count; others get no gradient.
+
+    Args:
+        values: Figures [B, L, ...].
+        counted: Which of them count, bool of that shape; None for all. Of none the mean is 0.
+    """
+    if counted is None:
+        return values.mean((0, 1))
+    return torch.where(counted, values, 0.0).sum((0, 1)) / counted.sum((0, 1)).clamp(min=1)
 
 
 def distances(probs: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:

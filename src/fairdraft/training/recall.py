@@ -31,6 +31,7 @@ def recall_losses(
     num_drafts: int,
     decay: float,
     tv_weight: float,
+    counted: Tensor | None = None,
 ) -> Losses:
     """Losses of a batch of windows, as `draft_losses` says.
 
@@ -44,6 +45,7 @@ def recall_losses(
         num_drafts: T.
         decay: Weight of step i is decay^i.
         tv_weight: Weight of 1 - sum_x min(p, q).
+        counted: As in `ttt_losses`.
     """
     length = state.shape[1]
 
@@ -59,7 +61,7 @@ def recall_losses(
         tokens = window[:, 1 + step : 1 + step + length]
         outputs.append(head.recall(tokens, hidden, angles, recall))
         hidden = head.carry(outputs[-1])
-    return draft_losses(head, outputs, probs, decay=decay, tv_weight=tv_weight)
+    return draft_losses(head, outputs, probs, decay=decay, tv_weight=tv_weight, counted=counted)
 
 
 class RecallLosses(BatchLosses[SharedKvHead]):
@@ -74,9 +76,11 @@ class RecallLosses(BatchLosses[SharedKvHead]):
         states: tuple[Tensor, ...],
         probs: Tensor,
         generator: torch.Generator,
+        counted: Tensor | None = None,
     ) -> Losses:
         """As `recall_losses`; keys and values follow the state, and nothing is drawn."""
         state, *kept = states
         layers = sorted(set(self._head.config.memory_layers))
         memory = dict(zip(layers, zip(kept[::2], kept[1::2], strict=True), strict=True))
-        return self._of(window, state, memory, probs, num_drafts=self._settings.num_drafts)
+        num_drafts = self._settings.num_drafts
+        return self._of(window, state, memory, probs, num_drafts=num_drafts, counted=counted)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fairdraft.speculators.heads import Head, SlotHead
-from fairdraft.training.losses import BatchLosses, Losses, distances
+from fairdraft.training.losses import BatchLosses, Losses, distances, mean_of
 from fairdraft.training.settings import Settings
 
 
@@ -61,6 +61,7 @@ def ttt_losses(
     num_drafts: int,
     decay: float,
     tv_weight: float,
+    counted: Tensor | None = None,
 ) -> Losses:
     """Losses of a batch of windows, as `draft_losses` says.
 
@@ -74,13 +75,20 @@ def ttt_losses(
         num_drafts: T.
         decay: Weight of step i is decay^i.
         tv_weight: Weight of 1 - sum_x min(p, q).
+        counted: Which of those laws count, bool [B, W - 1]; None for all.
     """
     outputs = step_outputs(head, window, states, angles, num_drafts)
-    return draft_losses(head, outputs, probs, decay=decay, tv_weight=tv_weight)
+    return draft_losses(head, outputs, probs, decay=decay, tv_weight=tv_weight, counted=counted)
 
 
 def draft_losses(
-    head: Head, outputs: Sequence[Tensor], probs: Tensor, *, decay: float, tv_weight: float
+    head: Head,
+    outputs: Sequence[Tensor],
+    probs: Tensor,
+    *,
+    decay: float,
+    tv_weight: float,
+    counted: Tensor | None,
 ) -> Losses:
     """Losses of what the slots of each step give.
 
@@ -90,7 +98,7 @@ def draft_losses(
     Args:
         head: Makes logits of them.
         outputs: T times [B, L, H].
-        probs, decay, tv_weight: As in `ttt_losses`.
+        probs, decay, tv_weight, counted: As in `ttt_losses`.
     """
     length = outputs[0].shape[1]
     entropies, overlaps = [], []
@@ -99,7 +107,8 @@ def draft_losses(
         module = step if head.num_modules > 1 else 0
         log_q = head.logits(hidden, module).float().log_softmax(-1)
         found = distances(probs[:, step : step + length], log_q)
-        entropy, overlap = (distance.mean() for distance in found)
+        here = None if counted is None else counted[:, step : step + length]
+        entropy, overlap = (mean_of(distance, here) for distance in found)
         total = total + decay**step * (entropy + tv_weight * (1 - overlap))
         entropies.append(entropy.detach())
         overlaps.append(overlap.detach())
@@ -144,6 +153,8 @@ class SlotLosses(BatchLosses[SlotHead]):
         states: tuple[Tensor, ...],
         probs: Tensor,
         generator: torch.Generator,
+        counted: Tensor | None = None,
     ) -> Losses:
         """As `ttt_losses`, which draws nothing."""
-        return self._of(window, states, probs, num_drafts=self._settings.num_drafts)
+        num_drafts = self._settings.num_drafts
+        return self._of(window, states, probs, num_drafts=num_drafts, counted=counted)
