@@ -1,25 +1,34 @@
-"""Writes the table of `docs/speculators.md` from results, audits and the test of q.
+"""Writes the tables of `docs/speculators.md` from results, audits and the test of q.
 
     fairdraft bench speculators --json > bench/results/speculators.json
     fairdraft bench speculators --device cuda --json > bench/results/speculators_gpu.json
+    fairdraft bench speculators --batch 8 --json > bench/results/speculators_batch.json
+    fairdraft bench speculators --batch 8 --device cuda --json \\
+        > bench/results/speculators_batch_gpu.json
     python bench/speculators_page.py
 
-The second file may be missing. Audits are the reports of `fairdraft audit engine` in `docs/audits`;
-a method without one is "not run". A block stands between `<!-- name -->` and `<!-- end -->`.
+Any of the files may be missing. Tokens a round are those of the first machine that has them. Audits
+are the reports of `fairdraft audit engine` in `docs/audits`; a method without one is "not run". A
+block stands between `<!-- name -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from blocks import fill, markdown_table, rewrite
 from conditions import ROOT, describe
 
 PAGE = ROOT / "docs" / "speculators.md"
-CPU = ROOT / "bench" / "results" / "speculators.json"
-GPU = ROOT / "bench" / "results" / "speculators_gpu.json"
+RESULTS = ROOT / "bench" / "results"
+#: by table, machine after machine
+FILES = {
+    "batch": ("speculators_batch.json", "speculators_batch_gpu.json"),
+    "alone": ("speculators.json", "speculators_gpu.json"),
+}
 AUDITS = ROOT / "docs" / "audits"
 Q_TEST = ROOT / "tests" / "speculators" / "test_q_contract.py"
 #: tables of the test of q by what they say of a method
@@ -28,75 +37,89 @@ PLAIN = "plain"
 
 
 def main() -> None:
-    """Fills in both blocks of the page."""
+    """Fills in all blocks of the page."""
     rewrite(PAGE, filled)
 
 
 def filled(page: str) -> str:
     """The page with each block written anew from what is recorded."""
-    cpu = json.loads(CPU.read_text(encoding="utf-8"))
-    gpu = json.loads(GPU.read_text(encoding="utf-8")) if GPU.exists() else None
+    found = {
+        name: [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+        for name, paths in {n: [RESULTS / file for file in f] for n, f in FILES.items()}.items()
+    }
+    verdicts = Verdicts(audits(), q_verdicts(Q_TEST.read_text(encoding="utf-8")))
     blocks = {
-        "speculators-conditions": conditions(cpu, gpu),
-        "speculators": table(cpu, gpu, audits(), q_verdicts(Q_TEST.read_text(encoding="utf-8"))),
+        "speculators-conditions": conditions([d for some in found.values() for d in some]),
+        "speculators-batch": table(found["batch"], verdicts),
+        # said once, in the first table that there is
+        "speculators": table(found["alone"], None if found["batch"] else verdicts),
     }
     return fill(page, blocks, PAGE.name)
 
 
-def conditions(cpu: dict[str, Any], gpu: dict[str, Any] | None) -> str:
-    """What the figures depend on, a line a machine."""
+def conditions(documents: list[dict[str, Any]]) -> str:
+    """What the figures depend on, a line a document."""
     return "".join(
         f"- {found['device_name']}: {describe(found['conditions'])}; load after the run "
         f"{found['load_average_after']}; {found['threads']} threads, {found['target']['dtype']}; "
-        f"{found['samples']} requests of {found['num_tokens']} tokens a cell, "
-        f"{found['num_prompts']} prompts.\n"
-        for found in (cpu, gpu)
-        if found is not None
+        f"{_requests(found)} a cell, {found['num_prompts']} prompts.\n"
+        for found in documents
     )
 
 
-def table(
-    cpu: dict[str, Any],
-    gpu: dict[str, Any] | None,
-    audited: dict[str, str],
-    q_tested: dict[str, str],
-) -> str:
-    """One line a speculator, in Markdown.
+@dataclass(frozen=True)
+class Verdicts:
+    """What is known of a method besides its figures.
 
-    Args:
-        cpu, gpu: Documents of `fairdraft bench speculators`; the second may be missing.
+    Attributes:
         audited: Method to the verdict of an audit.
         q_tested: Method to what the test of q looks at.
     """
-    temperatures = list(dict.fromkeys(cell["temperature"] for cell in cpu["cells"]))
-    warmest = max(temperatures)
-    rows = []
-    for name in dict.fromkeys(cell["speculator"] for cell in cpu["cells"]):
-        cells = {cell["temperature"]: cell for cell in _cells(cpu, name)}
+
+    audited: dict[str, str]
+    q_tested: dict[str, str]
+
+    def of(self, name: str) -> tuple[str, str]:
+        """The two cells of a speculator's line."""
         method = name.split(" ")[0]
-        any_cell = cells[warmest]
-        is_plain = name == PLAIN
-        rows.append(
-            (
-                name if is_plain else f"`{name}`",
-                "" if is_plain else str(any_cell["num_drafts"]),
-                f"{any_cell['parameters']:,}" if any_cell["parameters"] else "none",
-                *(_length(cells[temperature]) for temperature in temperatures),
-                _speed(any_cell),
-                *([] if gpu is None else [_gpu_speed(gpu, name, warmest)]),
-                audited.get(method, "not run"),
-                "" if is_plain else q_tested.get(method, "not in the test"),
-            )
-        )
-    columns = [
-        "speculator",
-        "K",
-        "parameters",
-        *(f"tokens a round, T = {t:g}" for t in temperatures),
+        tested = "" if name == PLAIN else self.q_tested.get(method, "not in the test")
+        return self.audited.get(method, "not run"), tested
+
+
+def table(documents: list[dict[str, Any]], verdicts: Verdicts | None) -> str:
+    """One line a speculator, in Markdown; a line of text if there is no document.
+
+    Args:
+        documents: Of `fairdraft bench speculators`, one a machine.
+        verdicts: For two more columns; None for none.
+    """
+    if not documents:
+        return "Not measured.\n"
+    cells = [cell for found in documents for cell in found["cells"]]
+    temperatures = sorted({cell["temperature"] for cell in cells})
+    counts = sorted({cell["num_drafts"] for cell in cells if cell["num_drafts"]})
+    are_batches = any(_is_batch(found) for found in documents)
+    rows = []
+    for name in dict.fromkeys(cell["speculator"] for cell in cells):
+        own = {c["temperature"]: c for d in reversed(documents) for c in _cells(d, name)}
+        any_cell = next(iter(own.values()))
+        row = [name if name == PLAIN else f"`{name}`"]
+        row += [str(any_cell["num_drafts"] or "")] if len(counts) > 1 else []
+        row += [f"{any_cell['parameters']:,}" if any_cell["parameters"] else "none"]
+        row += [_length(own.get(temperature)) for temperature in temperatures]
+        row += [_speed(found, name, temperatures[-1]) for found in documents]
+        row += [_as_alone(documents, name)] if are_batches else []
+        rows.append([*row, *([] if verdicts is None else verdicts.of(name))])
+    columns = ["speculator", *(["K"] if len(counts) > 1 else []), "parameters"]
+    drafts = f", K = {counts[0]}" if len(counts) == 1 else ""
+    columns += [f"tokens a round{drafts}, T = {t:g}" for t in temperatures]
+    columns += [
+        f"{found['device_name']}: tokens/s at T = {temperatures[-1]:g}, over plain"
+        for found in documents
     ]
-    columns += ["tokens/s, over plain"]
-    columns += [] if gpu is None else [f"{gpu['device_name']}: tokens/s, over plain"]
-    return markdown_table((*columns, "audit", "test of q"), rows)
+    columns += ["texts as alone"] if are_batches else []
+    columns += [] if verdicts is None else ["audit", "test of q"]
+    return markdown_table(columns, rows)
 
 
 def audits() -> dict[str, str]:
@@ -140,20 +163,46 @@ def _cells(found: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return [cell for cell in found["cells"] if cell["speculator"] == name]
 
 
-def _length(cell: dict[str, Any]) -> str:
+def _is_batch(found: dict[str, Any]) -> bool:
+    return found.get("batch", 1) > 1
+
+
+def _requests(found: dict[str, Any]) -> str:
+    tokens = f"of {found['num_tokens']} tokens"
+    if not _is_batch(found):
+        return f"{found['samples']} requests {tokens}"
+    low, high = found["prompt_tokens"]
+    return (
+        f"{found['samples']} batches of {found['batch']} requests {tokens}, prompts of {low} to "
+        f"{high}"
+    )
+
+
+def _length(cell: dict[str, Any] | None) -> str:
+    if cell is None:
+        return ""
     if cell["interval"] is None or not cell["num_drafts"]:
         return f"{cell['acceptance_length']:.2f}"
     low, high = cell["interval"]
     return f"{cell['acceptance_length']:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def _speed(cell: dict[str, Any]) -> str:
-    return f"{cell['tokens_per_second']['median']:.0f}, {cell['over_plain']['median']:.2f}"
+def _speed(found: dict[str, Any], name: str, temperature: float) -> str:
+    for cell in _cells(found, name):
+        if cell["temperature"] == temperature:
+            speed, ratio = cell["tokens_per_second"]["median"], cell["over_plain"]["median"]
+            return f"{speed:.0f}, {ratio:.2f}"
+    return ""
 
 
-def _gpu_speed(gpu: dict[str, Any], name: str, temperature: float) -> str:
-    cells = [cell for cell in _cells(gpu, name) if cell["temperature"] == temperature]
-    return _speed(cells[0]) if cells else ""
+def _as_alone(documents: list[dict[str, Any]], name: str) -> str:
+    """Texts that are the same alone, of those compared, over all temperatures, by machine."""
+    some = [(found["batch"], _cells(found, name)) for found in documents if _is_batch(found)]
+    return ", ".join(
+        f"{sum(cell['num_same_alone'] for cell in cells)} of {batch * len(cells)}"
+        for batch, cells in some
+        if cells
+    )
 
 
 if __name__ == "__main__":

@@ -56,6 +56,20 @@ def test_tokens_that_the_context_cuts_off_are_said_and_a_head_is_found(cli: Cli)
     assert "of 5 of 6 tokens, where the context ended" in result.out and "mtp" in result.out
 
 
+def test_a_batch_of_several_lengths_is_compared_with_each_request_alone(cli: Cli) -> None:
+    options = ("--batch", "3", "--rounds", "1", "--tokens", "5", "--threads", "1")
+    options += ("--temperature", "1", "-k", "2", "-s", "mtp")
+    result = cli("bench", "speculators", *options)
+    assert result.code == 0, result.err
+    assert "3 requests a cell of 5 tokens, 3 prompts of" in result.out
+    assert "3 requests at a time" in result.out and result.out.count("3 of 3") == 2
+    found = json.loads(cli("bench", "speculators", *options, "--json").out)
+    low, high = found["prompt_tokens"]
+    assert found["batch"] == 3 and low < high
+    assert [cell["num_same_alone"] for cell in found["cells"]] == [3, 3]
+    assert len(found["cells"][1]["by_draft"]) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fairdraft import pocket
+from fairdraft.engine import LLM
 from fairdraft.engine.choice.candidates import most_drafts
 from fairdraft.engine.measuring import (
     MIN_PROMPTS,
+    PROMPTS,
     Candidate,
     RequestFailed,
     available,
+    default_prompts,
     measure_speculators,
     named,
 )
+from fairdraft.engine.measuring.workload import Workload
 from fairdraft.models import CausalLM, load_model
 from tests.engine.toys import chain_table, table_model
 
@@ -90,6 +95,57 @@ def test_an_interval_takes_four_prompts_and_is_never_empty(target: CausalLM) -> 
             assert plain.interval == (1.0, 1.0)
 
 
+def test_a_batch_is_counted_by_prompt_and_its_texts_are_those_made_alone(target: CausalLM) -> None:
+    """Six requests of five prompts of several lengths, in two turns of three."""
+    seen = []
+    found = measure_speculators(
+        target,
+        named([custom(counting)]),
+        prompts=[[0, 1], [4], [5, 6, 7, 8], [2] * 3, [9]],
+        num_drafts=3,
+        num_tokens=8,
+        batch=3,
+        temperatures=(0.0, 1.0),
+        samples=2,
+        on_sample=lambda done, total, seconds: seen.append((done, total)),
+    )
+    assert (found.batch, found.num_prompts, found.prompt_tokens) == (3, 5, (1, 4))
+    for cell in found.cells:
+        assert (cell.tokens, cell.num_same_alone) == (48, 3)
+        assert cell.rounds == (48 if cell.speculator == "plain" else 12)
+        # five prompts, one of them twice
+        assert cell.interval is not None
+    # a warm-up, two turns, and the first one's requests alone
+    assert seen == [(3 * (i + 1), 48) for i in range(16)]
+
+
+def test_a_text_that_knows_its_batch_is_seen(
+    target: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: the last of several requests gets the seed of the first."""
+    generate = Workload._generate
+
+    def same_noise(self: Workload, llm: LLM, temperature: float, numbers: Sequence[int]) -> Any:
+        wrong = [*numbers[:-1], numbers[0]] if len(numbers) > 1 else numbers
+        return generate(self, llm, temperature, wrong)
+
+    monkeypatch.setattr(Workload, "_generate", same_noise)
+    options: dict[str, Any] = {"num_tokens": 4, "batch": 3, "temperatures": (1.0,), "samples": 1}
+    found = measure_speculators(target, [], prompts=[[0], [4], [5]], **options)
+    assert [cell.num_same_alone for cell in found.cells] == [2]
+
+
+def test_prompts_of_a_batch_have_different_lengths() -> None:
+    assert default_prompts(1) == PROMPTS
+    lengths = [len(text.split(" ")) for text in default_prompts(8)]
+    assert lengths[:8] == [3, 4, 5, 6, 7, 8, 9, 10]
+    pairs = zip(PROMPTS, default_prompts(8), strict=True)
+    assert all(whole.startswith(part) for whole, part in pairs)
+    # of twelve prompts in batches of eight each twice
+    assert Workload(PROMPTS, 1, 8).num_even_turns == 3
+    assert Workload(PROMPTS, 1).num_even_turns == 12
+
+
 def test_what_cannot_be_used_is_said_or_refused(target: CausalLM) -> None:
     broken = Candidate("broken", {"method": "eagle3", "model": "no such head"})
     options: dict[str, Any] = {"prompts": [[0]], "num_tokens": 2, "temperatures": (0.0,)}
@@ -108,6 +164,8 @@ def test_what_cannot_be_used_is_said_or_refused(target: CausalLM) -> None:
         measure_speculators(target, [], prompts=[[0]], temperatures=(1.0, 1))
     with pytest.raises(ValueError, match="samples=0"):
         measure_speculators(target, [], **options, samples=0)
+    with pytest.raises(ValueError, match="batch=0"):
+        measure_speculators(target, [], **options, batch=0)
 
 
 def test_every_candidate_has_a_name_of_its_own() -> None:

@@ -63,10 +63,20 @@ Temperatures = Annotated[
         rich_help_panel=MEASURING,
     ),
 ]
+Batch = Annotated[
+    int,
+    typer.Option(
+        help="Requests at a time. Of several, each text is compared with the one made alone.",
+        metavar="N",
+        min=1,
+        rich_help_panel=MEASURING,
+    ),
+]
 Rounds = Annotated[
     int | None,
     typer.Option(
-        help="Requests of each cell, in turns; one a prompt unless told otherwise.",
+        help="Turns of each cell, a batch each; as few as continue all prompts equally often "
+        "unless told otherwise.",
         min=1,
         rich_help_panel=MEASURING,
     ),
@@ -96,6 +106,7 @@ def speculators(
     num_speculative_tokens: NumSpeculativeTokens = 4,
     temperature: Temperatures = None,
     tokens: Tokens = 128,
+    batch: Batch = 1,
     rounds: Rounds = None,
     prompt: options.Prompt = None,
     file: options.PromptFile = None,
@@ -112,9 +123,9 @@ def speculators(
 ) -> int:
     """Measure acceptance length, speed and the time split of every speculator.
 
-    Cells take turns with plain decoding, one request at a time; the first turn is
-    thrown away. Progress goes to stderr. Exit codes: 0 done, 1 a request failed,
-    2 unusable input, 70 internal error, 130 interrupted.
+    Cells take turns with plain decoding, one request at a time or a batch of several
+    lengths; the first turn is thrown away. Progress goes to stderr. Exit codes: 0
+    done, 1 a request failed, 2 unusable input, 70 internal error, 130 interrupted.
     """
     given = dict(locals())
     _check_picture(picture)
@@ -135,7 +146,7 @@ def _measure(given: dict[str, Any], prompts: list[str] | None) -> int:
     from fairdraft.cli.bench.watching import Watcher
     from fairdraft.cli.document import dumps
     from fairdraft.cli.loading import load_llm
-    from fairdraft.engine.measuring import PROMPTS, RequestFailed, measure_speculators
+    from fairdraft.engine.measuring import RequestFailed, default_prompts, measure_speculators
     from fairdraft.engine.measuring.conditions import conditions
 
     # our own messages name the value and the way out
@@ -143,7 +154,7 @@ def _measure(given: dict[str, Any], prompts: list[str] | None) -> int:
     before = conditions()
     loading = {name: given[name] for name in ("tokenizer", "dtype", "device", "max_model_len")}
     llm = load_llm(given["model"], None, loading, given["threads"])
-    texts = PROMPTS if prompts is None else prompts
+    texts = default_prompts(given["batch"]) if prompts is None else prompts
     _say_what_is_cut(llm, texts, given["tokens"])
     try:
         with Watcher() as watcher:
@@ -153,6 +164,7 @@ def _measure(given: dict[str, Any], prompts: list[str] | None) -> int:
                 prompts=texts,
                 num_drafts=given["num_speculative_tokens"],
                 num_tokens=given["tokens"],
+                batch=given["batch"],
                 temperatures=given["temperature"] or TEMPERATURES,
                 samples=given["rounds"],
                 on_sample=watcher,
@@ -254,4 +266,10 @@ def _warn(found: Measurement) -> None:
             say(
                 f"greedy texts of {cell.speculator} and of plain decoding differ: near ties of "
                 "logits, or a fault; fairdraft audit engine --temperature 0 tells them apart"
+            )
+        if cell.num_same_alone not in (None, found.batch):
+            say(
+                f"{found.batch - cell.num_same_alone} of {found.batch} texts of {cell.speculator} "
+                f"at temperature {cell.temperature:g} are others alone: the target's logits depend "
+                "on the batch in their last bits, or a fault"
             )

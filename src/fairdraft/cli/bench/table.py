@@ -28,8 +28,8 @@ def show_table(found: dict[str, Any]) -> None:
     console.print(
         f"{target['name']}, {target['parameters']:,} parameters, {target['dtype']} on "
         f"{found['device_name']}, {_count(found['threads'], 'thread')}; "
-        f"{_count(found['samples'], 'request')} a cell of {_length(found)}, "
-        f"{_count(found['num_prompts'], 'prompt')}",
+        f"{_count(found['samples'] * found['batch'], 'request')} a cell of {_length(found)}, "
+        f"{_count(found['num_prompts'], 'prompt')}{_batch(found)}",
         soft_wrap=True,
     )
     console.print(speculator_table(found))
@@ -50,20 +50,32 @@ def speculator_table(found: dict[str, Any]) -> Table:
     for name in FIGURES:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("greedy text", no_wrap=True)
+    is_batch = found["batch"] > 1
+    if is_batch:
+        table.add_column("as alone", no_wrap=True)
     temperature = None
     for cell in found["cells"]:
         is_new = cell["temperature"] != temperature
         if is_new and temperature is not None:
             table.add_section()
         temperature = cell["temperature"]
-        table.add_row(f"{temperature:g}" if is_new else "", *_row(cell))
+        alone = [f"{cell['num_same_alone']} of {found['batch']}"] if is_batch else []
+        table.add_row(f"{temperature:g}" if is_new else "", *_row(cell), *alone)
     return table
+
+
+def _batch(found: dict[str, Any]) -> str:
+    if found["batch"] == 1:
+        return ""
+    low, high = found["prompt_tokens"]
+    return f" of {low} to {high} tokens, {found['batch']} requests at a time"
 
 
 def _length(found: dict[str, Any]) -> str:
     """Tokens of a request, those that the context ended early included."""
     asked = found["num_tokens"]
-    fewest = min(cell["tokens"] for cell in found["cells"]) / found["samples"]
+    num_requests = found["samples"] * found["batch"]
+    fewest = min(cell["tokens"] for cell in found["cells"]) / num_requests
     if fewest == asked:
         return _count(asked, "token")
     return f"{fewest:.4g} of {asked} tokens, where the context ended"

@@ -17,3 +17,14 @@ PROMPTS = (
     "Ruby: Good morning, Anna! I hope you're doing well. How are",
     "In the vast, empty land of a faraway place called the Moon,",
 )
+
+
+def default_prompts(batch: int) -> tuple[str, ...]:
+    """`PROMPTS`, which are of one length; for a batch of several cut to 3 words, 4, 5 and so on.
+
+    Args:
+        batch: Requests at a time.
+    """
+    if batch == 1:
+        return PROMPTS
+    return tuple(" ".join(text.split(" ")[: 3 + i]) for i, text in enumerate(PROMPTS))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
 from fairdraft.engine.choice.candidates import Candidate, available, made_at_most
-from fairdraft.engine.choice.prompts import PROMPTS
+from fairdraft.engine.choice.prompts import default_prompts
 from fairdraft.engine.llm import LLM
 from fairdraft.engine.measuring.timing import Spread, interleave, paired_ratio, spread
+from fairdraft.engine.measuring.workload import Runs, Workload
 from fairdraft.engine.output import RequestMetrics
-from fairdraft.engine.params import SamplingParams
-from fairdraft.engine.prompts import Prompt
+from fairdraft.engine.prompts import Prompt, read_prompt
 from fairdraft.engine.speculation import num_parameters
 from fairdraft.models import CausalLM
 from fairdraft.ops.arithmetic import GREEDY_TEMPERATURE
@@ -24,12 +24,8 @@ PLAIN = "plain"
 #: fewest prompts that an interval is given for: of two or three it says next to nothing
 MIN_PROMPTS = 4
 
-#: samples done, samples in all, seconds so far
+#: requests done, requests in all, seconds so far
 OnSample = Callable[[int, int, float], None]
-
-
-class RequestFailed(Exception):
-    """A request that was to be timed ended in an error; nothing was measured."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +42,14 @@ class Cell:
         acceptance_length: Tokens a round, the one after the drafts included.
         interval: Of it at 95%, over prompts; None of fewer than MIN_PROMPTS.
         by_draft: Of the drafts verified at each place, the share that stood.
-        tokens_per_second: Of a request, its prompt included.
-        over_plain: Ratio to plain decoding of the same prompt in the same turn.
+        tokens_per_second: Of a turn, all its requests together and their prompts included.
+        over_plain: Ratio to plain decoding of the same prompts in the same turn.
         draft_ms: Drafting, a round; None where it runs within `verify_ms`, as in CUDA graphs.
         verify_ms: Target and verification, a round, prompts apart.
         other_ms: The rest of a round: commit and bookkeeping.
         same_text: Whether its greedy texts are those of plain decoding; None if sampled.
+        num_same_alone: Of the first batch's requests those whose text, token by token, is the one
+            that they get alone under the same seed; None of batches of one.
     """
 
     speculator: str
@@ -69,6 +67,7 @@ class Cell:
     verify_ms: Spread
     other_ms: Spread
     same_text: bool | None
+    num_same_alone: int | None
 
 
 @dataclass(frozen=True)
@@ -78,15 +77,19 @@ class Measurement:
     Attributes:
         target: Name, parameters, dtype and device.
         num_prompts: Prompts.
+        prompt_tokens: Ids of the shortest and of the longest prompt.
         num_tokens: New tokens of each request; the end of a text is ignored.
-        samples: Requests of each cell, in turns over the prompts.
+        batch: Requests at a time.
+        samples: Turns of each cell, so many requests each, in turns over the prompts.
         cells: Plain decoding first, by temperature.
         refused: Speculator to the reason why it was not measured.
     """
 
     target: dict[str, Any]
     num_prompts: int
+    prompt_tokens: tuple[int, int]
     num_tokens: int
+    batch: int
     samples: int
     cells: list[Cell]
     refused: dict[str, str]
@@ -96,54 +99,108 @@ class Measurement:
         return _rounded(asdict(self))
 
 
-@dataclass
-class _Runs:
-    """What the timed requests of a cell gave, in the order of the turns."""
-
-    speeds: list[float] = field(default_factory=list)
-    metrics: list[RequestMetrics] = field(default_factory=list)
-    token_ids: list[list[int]] = field(default_factory=list)
-
-
 def measure_speculators(
     target: CausalLM,
     candidates: Sequence[Candidate] | None = None,
     *,
-    prompts: Sequence[Prompt] = PROMPTS,
+    prompts: Sequence[Prompt] | None = None,
     num_drafts: int = 4,
     num_tokens: int = 128,
+    batch: int = 1,
     temperatures: Sequence[float] = (0.0, 0.7, 1.0),
     samples: int | None = None,
     on_sample: OnSample = lambda done, total, seconds: None,
     **engine: Any,
 ) -> Measurement:
-    """Times all cells in turns, one request at a time, after one turn that is thrown away.
+    """Times all cells in turns, a batch of requests each, after one turn that is thrown away.
 
     Args:
         target: The loaded target.
         candidates: Speculators; None for what is `available`.
-        prompts: What is continued; a cell's sample i continues prompt i modulo their number.
+        prompts: What is continued; a cell's request i continues prompt i modulo their number. None
+            for `default_prompts`.
         num_drafts: K of whoever does not say otherwise; a head that takes fewer drafts fewer.
         num_tokens: New tokens of each request.
         temperatures: 0 is greedy.
-        samples: Requests of each cell; None for one a prompt.
-        on_sample: Called after each request.
+        batch: Requests at a time. Of several the texts of the first are then made alone as well,
+            and compared.
+        samples: Turns of each cell, so many requests each; None for the fewest in which prompts
+            are continued equally often.
+        on_sample: Called after each turn.
         **engine: Further arguments of `LLM`.
 
     Raises:
         ValueError: If a value cannot be used, or a speculator that was asked for.
         RequestFailed: If a request ends in an error.
     """
-    samples = len(prompts) if samples is None else samples
-    for name, count in (
-        ("samples", samples),
-        ("num_tokens", num_tokens),
-        ("prompts", len(prompts)),
-    ):
-        if count < 1:
-            raise ValueError(f"{name}={count!r}: must be at least 1")
+    if prompts is None:
+        prompts = default_prompts(batch)
+    workload = Workload(prompts, num_tokens, batch)
+    samples = workload.num_even_turns if samples is None else samples
+    if samples < 1:
+        raise ValueError(f"samples={samples!r}: must be at least 1")
     if not temperatures or len(set(temperatures)) < len(temperatures):
         raise ValueError(f"temperatures={list(temperatures)!r}: give one or more, each once")
+    if batch > 1:
+        engine = {"max_num_seqs": batch, **engine}
+    llms, refused = _llms(target, candidates, num_drafts, engine)
+    keys = [(name, float(temperature)) for temperature in temperatures for name in llms]
+    runs = {key: Runs() for key in keys}
+    num_turns = samples + 1 + (batch > 1)
+    total, begin, num_done = len(keys) * num_turns * batch, time.perf_counter(), 0
+
+    def told() -> None:
+        nonlocal num_done
+        num_done += batch
+        on_sample(num_done, total, time.perf_counter() - begin)
+
+    def timed(key: tuple[str, float], turn: int) -> float:
+        speed = workload.run(llms[key[0]], key[1], turn, runs[key])
+        told()
+        return speed
+
+    labels = {f"{name} {temperature!r}": (name, temperature) for name, temperature in keys}
+    interleave(
+        {label: lambda number, key=key: timed(key, number) for label, key in labels.items()},
+        samples,
+    )
+    for name, temperature in keys if batch > 1 else []:
+        workload.compare_alone(llms[name], temperature, runs[name, temperature])
+        told()
+    cells = [_cell(key, llms[key[0]], runs[key], runs[PLAIN, key[1]], len(prompts)) for key in keys]
+    context = llms[PLAIN].max_model_len
+    lengths = [
+        len(read_prompt(prompt, f"prompts[{number}]", target, context)[1])
+        for number, prompt in enumerate(prompts)
+    ]
+    return Measurement(
+        target=_described(target),
+        num_prompts=min(samples * batch, len(prompts)),
+        prompt_tokens=(min(lengths), max(lengths)),
+        num_tokens=num_tokens,
+        batch=batch,
+        samples=samples,
+        cells=cells,
+        refused=refused,
+    )
+
+
+def _described(target: CausalLM) -> dict[str, Any]:
+    return {
+        "name": target.name,
+        "parameters": target.num_parameters,
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "device": str(target.device),
+    }
+
+
+def _llms(
+    target: CausalLM,
+    candidates: Sequence[Candidate] | None,
+    num_drafts: int,
+    engine: dict[str, Any],
+) -> tuple[dict[str, LLM], dict[str, str]]:
+    """Engines by name, plain decoding first, and the reasons why others are not among them."""
     llms: dict[str, LLM] = {PLAIN: LLM(target, **engine)}
     refused: dict[str, str] = {}
     for candidate in available(target) if candidates is None else candidates:
@@ -155,40 +212,7 @@ def measure_speculators(
             if candidate.is_asked:
                 raise
             refused[candidate.name] = str(error)
-    keys = [(name, float(temperature)) for temperature in temperatures for name in llms]
-    runs = {key: _Runs() for key in keys}
-    total, begin, num_done = len(keys) * (samples + 1), time.perf_counter(), 0
-
-    def timed(key: tuple[str, float], number: int) -> float:
-        nonlocal num_done
-        speed = _run(llms[key[0]], prompts, key[1], num_tokens, number, runs[key])
-        num_done += 1
-        on_sample(num_done, total, time.perf_counter() - begin)
-        return speed
-
-    labels = {f"{name} {temperature!r}": (name, temperature) for name, temperature in keys}
-    interleave(
-        {label: lambda number, key=key: timed(key, number) for label, key in labels.items()},
-        samples,
-    )
-    cells = [
-        _cell(
-            (name, temperature),
-            llms[name],
-            runs[name, temperature],
-            runs[PLAIN, temperature],
-            len(prompts),
-        )
-        for name, temperature in keys
-    ]
-    described = {
-        "name": target.name,
-        "parameters": target.num_parameters,
-        "dtype": str(target.dtype).removeprefix("torch."),
-        "device": str(target.device),
-    }
-    num_prompts = min(samples, len(prompts))
-    return Measurement(described, num_prompts, num_tokens, samples, cells, refused)
+    return llms, refused
 
 
 def _llm(target: CausalLM, candidate: Candidate, num_drafts: int, engine: dict[str, Any]) -> LLM:
@@ -205,33 +229,7 @@ def _llm(target: CausalLM, candidate: Candidate, num_drafts: int, engine: dict[s
     return made_at_most(candidate.config, make, num_drafts)[1]
 
 
-def _run(
-    llm: LLM,
-    prompts: Sequence[Prompt],
-    temperature: float,
-    num_tokens: int,
-    number: int,
-    runs: _Runs,
-) -> float:
-    """Times one request and notes it; the warm-up, number -1, is not noted."""
-    params = SamplingParams(
-        temperature=temperature, max_tokens=num_tokens, seed=number, ignore_eos=True
-    )
-    begin = time.perf_counter()
-    [output] = llm.generate([prompts[number % len(prompts)]], params)
-    seconds = time.perf_counter() - begin
-    if output.error is not None:
-        raise RequestFailed(output.error)
-    assert output.metrics is not None
-    token_ids = output.outputs[0].token_ids
-    if number >= 0:
-        runs.speeds.append(len(token_ids) / seconds)
-        runs.metrics.append(output.metrics)
-        runs.token_ids.append(token_ids)
-    return len(token_ids) / seconds
-
-
-def _cell(key: tuple[str, float], llm: LLM, runs: _Runs, plain: _Runs, num_prompts: int) -> Cell:
+def _cell(key: tuple[str, float], llm: LLM, runs: Runs, plain: Runs, num_prompts: int) -> Cell:
     (name, temperature), metrics = key, runs.metrics
     rounds = sum(m.rounds for m in metrics)
     tokens = sum(m.num_emitted_tokens for m in metrics)
@@ -269,6 +267,7 @@ def _cell(key: tuple[str, float], llm: LLM, runs: _Runs, plain: _Runs, num_promp
         verify_ms=_per_round(verify, metrics),
         other_ms=_per_round(other, metrics),
         same_text=runs.token_ids == plain.token_ids if temperature < GREEDY_TEMPERATURE else None,
+        num_same_alone=runs.num_same_alone,
     )
 
 
