@@ -1,10 +1,13 @@
-"""Writes the tables of `docs/speculators.md` from results, audits and the test of q.
+"""Writes the tables of `docs/speculators.md` and `docs/smollm2.md` from what is recorded.
 
     fairdraft bench speculators --json > bench/results/speculators.json
     fairdraft bench speculators --device cuda --json > bench/results/speculators_gpu.json
     fairdraft bench speculators --batch 8 --json > bench/results/speculators_batch.json
     fairdraft bench speculators --batch 8 --device cuda --json \\
         > bench/results/speculators_batch_gpu.json
+    fairdraft bench speculators smollm2 -s '{"method": "eagle3", "model": "FOLDER"}' -s ngram \\
+        -k 3 --temperature 0 --temperature 1 --tokens 64 --json > bench/results/smollm2.json
+    ... --device cuda --json > bench/results/smollm2_gpu.json
     python bench/speculators_page.py
 
 Any of the files may be missing. Tokens a round are those of the first machine that has them. Audits
@@ -16,18 +19,22 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from blocks import fill, markdown_table, rewrite
+from blocks import fill, markdown_table
 from conditions import ROOT, describe
 
 PAGE = ROOT / "docs" / "speculators.md"
+SMOLLM2_PAGE = ROOT / "docs" / "smollm2.md"
 RESULTS = ROOT / "bench" / "results"
 #: by table, machine after machine
 FILES = {
     "batch": ("speculators_batch.json", "speculators_batch_gpu.json"),
     "alone": ("speculators.json", "speculators_gpu.json"),
+    "smollm2": ("smollm2.json", "smollm2_gpu.json"),
 }
 AUDITS = ROOT / "docs" / "audits"
 Q_TEST = ROOT / "tests" / "speculators" / "test_q_contract.py"
@@ -37,24 +44,33 @@ PLAIN = "plain"
 
 
 def main() -> None:
-    """Fills in all blocks of the page."""
-    rewrite(PAGE, filled)
+    """Fills in all blocks of both pages."""
+    for page in (PAGE, SMOLLM2_PAGE):
+        page.write_text(filled(page), encoding="utf-8")
 
 
-def filled(page: str) -> str:
-    """The page with each block written anew from what is recorded."""
-    found = {
-        name: [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
-        for name, paths in {n: [RESULTS / file for file in f] for n, f in FILES.items()}.items()
-    }
+def filled(page: Path) -> str:
+    """A page with each block written anew from what is recorded."""
+    found = {name: _recorded(files) for name, files in FILES.items()}
     verdicts = Verdicts(audits(), q_verdicts(Q_TEST.read_text(encoding="utf-8")))
     blocks = {
-        "speculators-conditions": conditions([d for some in found.values() for d in some]),
-        "speculators-batch": table(found["batch"], verdicts),
-        # said once, in the first table that there is
-        "speculators": table(found["alone"], None if found["batch"] else verdicts),
+        PAGE: {
+            "speculators-conditions": conditions([*found["batch"], *found["alone"]]),
+            "speculators-batch": table(found["batch"], verdicts),
+            # said once, in the first table that there is
+            "speculators": table(found["alone"], None if found["batch"] else verdicts),
+        },
+        SMOLLM2_PAGE: {
+            "smollm2-conditions": conditions(found["smollm2"]),
+            "smollm2-speed": table(found["smollm2"], None, are_all_speeds=True),
+        },
     }
-    return fill(page, blocks, PAGE.name)
+    return fill(page.read_text(encoding="utf-8"), blocks[page], page.name)
+
+
+def _recorded(names: Iterable[str]) -> list[dict[str, Any]]:
+    paths = [RESULTS / name for name in names]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
 
 
 def conditions(documents: list[dict[str, Any]]) -> str:
@@ -62,7 +78,7 @@ def conditions(documents: list[dict[str, Any]]) -> str:
     return "".join(
         f"- {found['device_name']}: {describe(found['conditions'])}; load after the run "
         f"{found['load_average_after']}; {found['threads']} threads, {found['target']['dtype']}; "
-        f"{_requests(found)} a cell, {found['num_prompts']} prompts.\n"
+        f"{_requests(found)} a cell, {found['num_prompts']} prompts{_greedy(found)}.\n"
         for found in documents
     )
 
@@ -86,17 +102,21 @@ class Verdicts:
         return self.audited.get(method, "not run"), tested
 
 
-def table(documents: list[dict[str, Any]], verdicts: Verdicts | None) -> str:
+def table(
+    documents: list[dict[str, Any]], verdicts: Verdicts | None, *, are_all_speeds: bool = False
+) -> str:
     """One line a speculator, in Markdown; a line of text if there is no document.
 
     Args:
         documents: Of `fairdraft bench speculators`, one a machine.
         verdicts: For two more columns; None for none.
+        are_all_speeds: Tokens a second at every temperature, not only at the warmest.
     """
     if not documents:
         return "Not measured.\n"
     cells = [cell for found in documents for cell in found["cells"]]
     temperatures = sorted({cell["temperature"] for cell in cells})
+    timed = temperatures if are_all_speeds else temperatures[-1:]
     counts = sorted({cell["num_drafts"] for cell in cells if cell["num_drafts"]})
     are_batches = any(_is_batch(found) for found in documents)
     rows = []
@@ -107,15 +127,16 @@ def table(documents: list[dict[str, Any]], verdicts: Verdicts | None) -> str:
         row += [str(any_cell["num_drafts"] or "")] if len(counts) > 1 else []
         row += [f"{any_cell['parameters']:,}" if any_cell["parameters"] else "none"]
         row += [_length(own.get(temperature)) for temperature in temperatures]
-        row += [_speed(found, name, temperatures[-1]) for found in documents]
+        row += [_speed(found, name, t) for found in documents for t in timed]
         row += [_as_alone(documents, name)] if are_batches else []
         rows.append([*row, *([] if verdicts is None else verdicts.of(name))])
     columns = ["speculator", *(["K"] if len(counts) > 1 else []), "parameters"]
     drafts = f", K = {counts[0]}" if len(counts) == 1 else ""
     columns += [f"tokens a round{drafts}, T = {t:g}" for t in temperatures]
     columns += [
-        f"{found['device_name']}: tokens/s at T = {temperatures[-1]:g}, over plain"
+        f"{found['device_name']}: tokens/s at T = {t:g}, over plain"
         for found in documents
+        for t in timed
     ]
     columns += ["texts as alone"] if are_batches else []
     columns += [] if verdicts is None else ["audit", "test of q"]
@@ -178,6 +199,14 @@ def _requests(found: dict[str, Any]) -> str:
     )
 
 
+def _greedy(found: dict[str, Any]) -> str:
+    told = [cell["same_text"] for cell in found["cells"] if cell["speculator"] != PLAIN]
+    told = [same for same in told if same is not None]
+    if not told:
+        return ""
+    return f"; at T = 0 texts are plain decoding's with {sum(told)} of {len(told)} speculators"
+
+
 def _length(cell: dict[str, Any] | None) -> str:
     if cell is None:
         return ""
@@ -191,7 +220,8 @@ def _speed(found: dict[str, Any], name: str, temperature: float) -> str:
     for cell in _cells(found, name):
         if cell["temperature"] == temperature:
             speed, ratio = cell["tokens_per_second"]["median"], cell["over_plain"]["median"]
-            return f"{speed:.0f}, {ratio:.2f}"
+            # four digits are recorded, and a few tokens a second have a use for three
+            return f"{speed:.{0 if speed >= 100 else 1}f}, {ratio:.2f}"
     return ""
 
 

@@ -32,8 +32,9 @@ def cell(name: str, temperature: float, **changes: Any) -> dict[str, Any]:
 
 
 def test_page_holds_the_recorded_figures(page: ModuleType) -> None:
-    text = page.PAGE.read_text(encoding="utf-8")
-    assert page.filled(text) == text, "run python bench/speculators_page.py"
+    for path in (page.PAGE, page.SMOLLM2_PAGE):
+        text = path.read_text(encoding="utf-8")
+        assert page.filled(path) == text, "run python bench/speculators_page.py"
 
 
 PLAIN = {"num_drafts": 0, "parameters": 0, "acceptance_length": 1.0}
@@ -46,10 +47,10 @@ def test_a_line_says_what_was_measured_audited_and_tested(page: ModuleType) -> N
     gpu = {"device_name": "a card", "cells": [cell("eagle3", 1.0, over_plain={"median": 2.0})]}
     verdicts = page.Verdicts({"plain": "PASS"}, {"eagle3": "drafts follow q"})
     lines = page.table([cpu, gpu], verdicts).splitlines()
-    assert lines[2] == "| plain | none | 1.00 | 1.00 | 100, 1.25 |  | PASS |  |"
+    assert lines[2] == "| plain | none | 1.00 | 1.00 | 99.6, 1.25 |  | PASS |  |"
     assert lines[3].startswith("| `eagle3` | 1,234 | 2.00 [1.50, 2.50] | ")
-    assert lines[3].endswith("| 100, 1.25 | 100, 2.00 | not run | drafts follow q |")
-    assert lines[4].endswith("| 100, 1.25 |  | not run | not in the test |")
+    assert lines[3].endswith("| 99.6, 1.25 | 99.6, 2.00 | not run | drafts follow q |")
+    assert lines[4].endswith("| 99.6, 1.25 |  | not run | not in the test |")
     assert "a card" not in page.table([cpu], verdicts) and "audit" not in page.table([cpu], None)
 
 
@@ -59,13 +60,17 @@ def test_a_batch_on_one_machine_is_a_table_of_its_own(page: ModuleType) -> None:
     found = {"device_name": "a card", "batch": 8, "cells": cells}
     lines = page.table([found], None).splitlines()
     assert lines[0].endswith("| a card: tokens/s at T = 1, over plain | texts as alone |")
-    assert lines[2] == "| plain | none |  | 1.00 | 100, 1.25 | 8 of 8 |"
-    assert lines[3] == "| `eagle3` | 1,234 | 2.00 [1.50, 2.50] | 2.00 | 100, 1.25 | 15 of 16 |"
+    assert lines[2] == "| plain | none |  | 1.00 | 99.6, 1.25 | 8 of 8 |"
+    assert lines[3] == "| `eagle3` | 1,234 | 2.00 [1.50, 2.50] | 2.00 | 99.6, 1.25 | 15 of 16 |"
     assert page.table([], None) == "Not measured.\n"
     fewer = {"device_name": "cpu", "cells": [cell("eagle3", 1.0), cell("mtp", 1.0, num_drafts=3)]}
+    fewer["cells"][0]["temperature"] = 0.0
+    slow = page.table([fewer], None, are_all_speeds=True).splitlines()
+    assert slow[3].endswith("| 2.00 [1.50, 2.50] |  | 99.6, 1.25 |")
+    fewer["cells"][0]["temperature"] = 1.0
     lines = page.table([fewer], None).splitlines()
     assert lines[0].startswith("| speculator | K | parameters | tokens a round, T = 1 |")
-    assert lines[3].startswith("| `mtp` | 3 | 1,234 | 2.00 [1.50, 2.50] | 100, 1.25 |")
+    assert lines[3].startswith("| `mtp` | 3 | 1,234 | 2.00 [1.50, 2.50] | 99.6, 1.25 |")
 
 
 def test_methods_are_read_from_the_test_of_q_and_from_audits(page: ModuleType) -> None:

@@ -67,6 +67,17 @@ def test_answers_are_the_same_with_and_without_drafts(cli, package: Path) -> Non
     assert json.loads(result.out)["comparison"]["same_greedy_text"] is True
 
 
+def test_speculators_are_measured_on_questions_in_the_template(cli, package: Path) -> None:
+    few = ("--tokens", "3", "--rounds", "2", "--threads", "1", "--temperature", "1", "-s", "ngram")
+    asked = cli("bench", "speculators", "smollm2", *few, "-p", "hi", "-p", "hi hi", "--json")
+    assert asked.code == 0, asked.err
+    raw = cli("bench", "speculators", "smollm2", *few, "-p", "hi", "-p", "hi hi", "--json", "--raw")
+    documents = [json.loads(result.out) for result in (asked, raw)]
+    assert [found["chat"] for found in documents] == [True, False]
+    (least, most), own = (found["prompt_tokens"] for found in documents)
+    assert own == [1, 2] and (least, most) == (own[0] + most - own[1], most) and least > 10
+
+
 def test_template_that_is_not_there_is_refused(cli) -> None:
     result = cli("generate", "pocket", "--chat", "--method", "none", *FEW)
     assert result.code == 2 and "'pocket' has no chat template" in result.err

@@ -16,11 +16,20 @@ from fairdraft.cli.compiling import compiling_is_said
 from fairdraft.cli.failure import EXIT_FAILED, UsageFault, guarded, say
 from fairdraft.cli.json_option import read_object
 from fairdraft.cli.prompts import gather_prompts
-from fairdraft.cli.speculation import AUTO, METHODS, NONE, POCKET, POCKET_DRAFTERS, with_drafter
+from fairdraft.cli.speculation import (
+    AUTO,
+    METHODS,
+    NONE,
+    POCKET,
+    POCKET_DRAFTERS,
+    SMOLLM2,
+    with_drafter,
+)
 
 if TYPE_CHECKING:
     from fairdraft.engine import LLM
     from fairdraft.engine.measuring import Candidate, Measurement
+    from fairdraft.engine.prompts import Prompt
     from fairdraft.models import CausalLM
 
 SCHEMA = "fairdraft.bench.speculators/1"
@@ -111,6 +120,7 @@ def speculators(
     prompt: options.Prompt = None,
     file: options.PromptFile = None,
     lines: options.Lines = False,
+    chat: options.Chat = None,
     picture: Picture = None,
     json: Json = False,
     tokenizer: options.Tokenizer = None,
@@ -146,7 +156,7 @@ def _measure(given: dict[str, Any], prompts: list[str] | None) -> int:
     from fairdraft.cli.bench.watching import Watcher
     from fairdraft.cli.document import dumps
     from fairdraft.cli.loading import load_llm
-    from fairdraft.engine.measuring import RequestFailed, default_prompts, measure_speculators
+    from fairdraft.engine.measuring import RequestFailed, measure_speculators
     from fairdraft.engine.measuring.conditions import conditions
 
     # our own messages name the value and the way out
@@ -154,7 +164,8 @@ def _measure(given: dict[str, Any], prompts: list[str] | None) -> int:
     before = conditions()
     loading = {name: given[name] for name in ("tokenizer", "dtype", "device", "max_model_len")}
     llm = load_llm(given["model"], None, loading, given["threads"])
-    texts = default_prompts(given["batch"]) if prompts is None else prompts
+    is_asked = given["model"] == SMOLLM2 if given["chat"] is None else given["chat"]
+    texts = _prompts(llm.target, prompts, given["batch"], is_asked=is_asked)
     _say_what_is_cut(llm, texts, given["tokens"])
     try:
         with Watcher() as watcher:
@@ -174,7 +185,7 @@ def _measure(given: dict[str, Any], prompts: list[str] | None) -> int:
         say(f"error: a request failed, so nothing is reported: {error}")
         return EXIT_FAILED
     _warn(found)
-    made = document(found, before, torch.get_num_threads(), SCHEMA)
+    made = document(found, before, torch.get_num_threads(), SCHEMA) | {"chat": is_asked}
     if given["json"]:
         sys.stdout.write(dumps(made, indent=None) + "\n")
     else:
@@ -222,7 +233,19 @@ def _check_speculators(given: list[str]) -> None:
             raise UsageFault(f"--speculator {value!r}: did you mean {close[0]!r}?")
 
 
-def _say_what_is_cut(llm: LLM, prompts: Sequence[str], tokens: int) -> None:
+def _prompts(
+    target: CausalLM, given: list[str] | None, batch: int, *, is_asked: bool
+) -> Sequence[Prompt]:
+    """What is continued: what was given or else what stands in, asked in the target's template."""
+    from fairdraft.engine.measuring import QUESTIONS, default_prompts
+    from fairdraft.engine.prompts import chat_prompt
+
+    if not is_asked:
+        return default_prompts(batch) if given is None else given
+    return [chat_prompt(text, target) for text in given or QUESTIONS]
+
+
+def _say_what_is_cut(llm: LLM, prompts: Sequence[Prompt], tokens: int) -> None:
     """Says how many tokens fit, where the context ends requests before --tokens does."""
     from fairdraft.engine.prompts import read_prompt
 

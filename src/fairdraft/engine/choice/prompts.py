@@ -28,3 +28,22 @@ def default_prompts(batch: int) -> tuple[str, ...]:
     if batch == 1:
         return PROMPTS
     return tuple(" ".join(text.split(" ")[: 3 + i]) for i, text in enumerate(PROMPTS))
+
+
+#: messages to a model that answers, of several kinds and lengths
+QUESTIONS = (
+    "What is the capital of Italy?",
+    "Explain in simple words why the sky is blue.",
+    "Write a short story about a fox who finds a lighthouse.",
+    "Give me five tips to sleep better.",
+    "Write a Python function that returns the largest number in a list.",
+    "What do cats and owls have in common?",
+    "Summarize the following text in one sentence.\n\nMaria is a baker. Every morning Maria goes "
+    "to the mill and looks after an old horse. Last year she learned to paint. At first it was "
+    "hard, and then it was fun.",
+    "How do I write a polite letter to my landlord about a broken window?",
+    "Name three kinds of bridges and say what each is good for.",
+    "Rewrite the following text in a friendlier tone.\n\nYou are late again. Send the report now.",
+    "What happened to the dinosaurs?",
+    "Describe a rainy day in a small town by the sea.",
+)

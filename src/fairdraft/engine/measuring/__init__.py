@@ -1,7 +1,7 @@
 """Measuring speculators of a target: what they cost, and how much of what they draft stands."""
 
 from fairdraft.engine.choice.candidates import Candidate, available, named
-from fairdraft.engine.choice.prompts import PROMPTS, default_prompts
+from fairdraft.engine.choice.prompts import PROMPTS, QUESTIONS, default_prompts
 from fairdraft.engine.measuring.speculators import (
     MIN_PROMPTS,
     Cell,
@@ -14,6 +14,7 @@ from fairdraft.engine.measuring.workload import RequestFailed
 __all__ = [
     "MIN_PROMPTS",
     "PROMPTS",
+    "QUESTIONS",
     "Candidate",
     "Cell",
     "Measurement",
