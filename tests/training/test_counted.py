@@ -105,6 +105,7 @@ def test_text_without_marks_counts_whole_beside_marked_text(tmp_path: Path) -> N
     corpus = read_corpus(names, None, VOCAB)
     assert corpus.ids.tolist() == [4, 5, EOS, 1, 2, 3, EOS]
     assert corpus.counted_ids.tolist() == [4, 5, EOS, 3, EOS]
+    assert corpus.prompts(2, 1) == [[4], [1, 2]]
 
 
 def test_marks_that_do_not_fit_are_refused(target: CausalLM, tmp_path: Path) -> None:

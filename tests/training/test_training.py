@@ -250,6 +250,14 @@ def test_the_command_trains_on_text_and_on_the_targets_own(tmp_path: Path) -> No
     ):
         result = runner.invoke(app, [*command, *options])
         assert result.exit_code == code and message in result.output, result.output
+    further = [*command, "--data", corpus, "--from", str(tmp_path / "modules")]
+    further[further.index("-o") + 1] = str(tmp_path / "further")
+    for options, code, message in (
+        (["--modules", "2"], 2, "--modules: a head that is trained further keeps its own shape"),
+        ([], 0, "acceptance length"),
+    ):
+        result = runner.invoke(app, [*further, *options])
+        assert result.exit_code == code and message in result.output, result.output
     command[1] = "dspark"
     command[command.index("-o") + 1] = str(tmp_path / "blocks")
     options = ["--data", corpus, "--markov-rank", "3", "--layers", "2"]
@@ -279,7 +287,8 @@ def test_data_without_usable_text_is_refused(target: CausalLM, tmp_path: Path) -
         ("empty.txt", b" \n ", "no usable text"),
         ("binary.txt", b"\xff\xfe\xfa", "no UTF-8 text"),
         ("bad.jsonl", b'{"text": "w1"}\nnot json', "line 2 is no JSON"),
-        ("keys.jsonl", b'{"body": "w1"}', "line 1 is no object with a 'text'"),
+        ("keys.jsonl", b'{"body": "w1"}', "line 1 is no object with a 'text' or with 'messages'"),
+        ("chat.jsonl", b'{"messages": []}', "line 1 has 'messages', and .* no chat template"),
         ("a.safetensors", b"nothing", "no saved corpus"),
     ):
         (tmp_path / name).write_bytes(content)

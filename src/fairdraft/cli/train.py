@@ -42,8 +42,8 @@ RUN: Parameters = {
     "data": _option(
         list[str],
         REQUIRED,
-        "Text: .txt, .jsonl with a 'text' a line, a saved corpus, or 'self': the target writes it. "
-        "Repeat for more.",
+        "Text: .txt, .jsonl with a 'text' a line, or with 'messages', of which the last answer is "
+        "learned; a saved corpus, or 'self': the target writes it. Repeat for more.",
         options.INPUT,
         metavar="FILE",
     ),
@@ -61,8 +61,20 @@ RUN: Parameters = {
     "resume": _option(
         bool, False, "Go on from the checkpoint in the folder.", TRAINING, "--resume"
     ),
-    "steps": _option(int, 2000, "Optimizer steps.", TRAINING),
-    "minutes": _option(float | None, None, "A limit by the clock.", TRAINING),
+    "begin_with": _option(
+        Path | None,
+        None,
+        "A head to train further, in its own shape; a third of the usual learning rate suits it.",
+        TRAINING,
+        "--from",
+        metavar="DIR",
+    ),
+    "steps": _option(
+        int | None, None, "Optimizer steps: 2000, or with --minutes as many as fit.", TRAINING
+    ),
+    "minutes": _option(
+        float | None, None, "A limit by the clock, where the learning rate ends.", TRAINING
+    ),
     "batch": _option(int, 16, "Windows a step.", TRAINING),
     "length": _option(int, 256, "Ids of a window.", TRAINING),
     "learning_rate": _option(float, 1e-3, "At the plateau.", TRAINING),
@@ -159,8 +171,7 @@ def new_command(kind: str) -> Callable[..., None]:
 
 def _train(kind: str, given: dict[str, Any]) -> int:
     """Trains a head from what a command was given, by the names of its parameters."""
-    feature_layers = _layers("feature", given.get("feature_layers"))
-    memory_layers = _layers("memory", given.get("memory_layers"))
+    shape = _shape(kind, given)
     _check_files(given["data"], given["output"])
     say(f"loading {given['model']} on {given['device']}")
     import torch
@@ -175,23 +186,13 @@ def _train(kind: str, given: dict[str, Any]) -> int:
     check_plot_library()
     if given["threads"] is not None:
         torch.set_num_threads(given["threads"])
-    same = ("steps", "batch", "length", "learning_rate", "tv_weight", "seed")
-    minutes = given["minutes"]
+    same = ("batch", "length", "learning_rate", "tv_weight", "seed")
+    minutes, steps = given["minutes"], given["steps"]
     settings = training.Settings(
+        steps=2000 if steps is None and minutes is None else steps,
         **{name: given[name] for name in same},
         seconds=None if minutes is None else 60 * minutes,
         num_drafts=given["num_speculative_tokens"],
-    )
-    same = ("draft_vocab_size", "num_key_value_heads", "intermediate_size")
-    shape = training.HeadShape(
-        **{name: given.get(name) for name in same},
-        feature_layers=feature_layers,
-        memory_layers=memory_layers,
-        num_modules=given.get("modules"),
-        num_layers=given.get("layers"),
-        markov_rank=given.get("markov_rank"),
-        selector_rank=given.get("selector_rank"),
-        selector_top_k=given.get("candidates"),
     )
     convert_weights(given["model"])
     target = load_model(given["model"], given["tokenizer"], device=given["device"])
@@ -206,13 +207,36 @@ def _train(kind: str, given: dict[str, Any]) -> int:
         corpus,
         output,
         settings,
-        shape,
+        None if shape is None else training.HeadShape(**shape),
+        begin_with=given["begin_with"],
         resume=given["resume"],
         compiled=given["compiled"],
         say=say,
     )
     say(f"wrote {output}; generate with --draft {output}")
     return 0
+
+
+def _shape(kind: str, given: dict[str, Any]) -> dict[str, Any] | None:
+    """The arguments of a `HeadShape`; None for a head that has its shape already."""
+    feature_layers = _layers("feature", given.get("feature_layers"))
+    memory_layers = _layers("memory", given.get("memory_layers"))
+    if given["begin_with"] is not None:
+        for name in COMMANDS[kind][1]:
+            if given[name] != SHAPES[name][1]:
+                option = name.replace("_", "-")
+                raise UsageFault(f"--{option}: a head that is trained further keeps its own shape")
+        return None
+    same = ("draft_vocab_size", "num_key_value_heads", "intermediate_size")
+    return {name: given.get(name) for name in same} | {
+        "feature_layers": feature_layers,
+        "memory_layers": memory_layers,
+        "num_modules": given.get("modules"),
+        "num_layers": given.get("layers"),
+        "markov_rank": given.get("markov_rank"),
+        "selector_rank": given.get("selector_rank"),
+        "selector_top_k": given.get("candidates"),
+    }
 
 
 def _check_files(data: list[str], output: Path) -> None:

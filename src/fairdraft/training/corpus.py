@@ -6,8 +6,7 @@ One corpus serves every head of a target. Axes: N ids, D documents, B windows, W
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from fairdraft.training.texts import read_documents
 
 #: share of the documents that are held out
 HELD_OUT_PERCENT = 2
@@ -153,10 +154,10 @@ class Corpus:
     def prompts(self, count: int, length: int) -> list[list[int]]:
         """The first `length` ids of up to `count` documents that are longer, spread over all.
 
-        Of a corpus that counts some ids only, what is read before the first of them instead.
+        Of a document that is read at first, what stands before the first id that counts instead.
         """
         if self.counted is not None:
-            return self._read_prompts(count)
+            return self._read_prompts(count, length)
         ends = torch.cat([self.starts[1:], torch.tensor([len(self.ids)]).to(self.starts.device)])
         long = self.starts[(ends - self.starts) > length].tolist()
         every = max(1, len(long) // count)
@@ -168,12 +169,13 @@ class Corpus:
         save_file({name: part.cpu() for name, part in parts.items() if part is not None}, path)
         path.chmod(0o644)
 
-    def _read_prompts(self, count: int) -> list[list[int]]:
+    def _read_prompts(self, count: int, length: int) -> list[list[int]]:
         found = []
         for ids, marks in zip(self._documents(), self._marks() or [], strict=True):
             first = int(marks.int().argmax())
-            if first and bool(marks[first]):
-                found.append(ids[:first].tolist())
+            end = first or length
+            if bool(marks[first]) and len(ids) > end:
+                found.append(ids[:end].tolist())
         return found[:: max(1, len(found) // count)][:count]
 
     def _documents(self) -> list[Tensor]:
@@ -187,7 +189,7 @@ class Corpus:
 
 
 def read_corpus(paths: Iterable[str | Path], tokenizer: Any, vocab_size: int) -> Corpus:
-    """Reads text files: `.txt` one document each, `.jsonl` one `text` a line, or a saved corpus.
+    """Reads text files as `read_documents` says, and saved corpora.
 
     Args:
         paths: Files.
@@ -197,7 +199,7 @@ def read_corpus(paths: Iterable[str | Path], tokenizer: Any, vocab_size: int) ->
     Raises:
         ValueError: If a file cannot be read, or holds no usable text.
     """
-    documents: list[list[int]] = []
+    documents: list[tuple[list[int], int]] = []
     saved: list[Corpus] = []
     for path in map(Path, paths):
         if path.suffix == ".safetensors":
@@ -205,39 +207,18 @@ def read_corpus(paths: Iterable[str | Path], tokenizer: Any, vocab_size: int) ->
             continue
         if tokenizer is None:
             raise ValueError(f"{str(path)!r} is text, and the target has no tokenizer to read it")
-        documents += [tokenizer(text)["input_ids"] for text in _texts(path) if text.strip()]
+        documents += read_documents(path, tokenizer)
     eos = None if tokenizer is None else tokenizer.eos_token_id
-    corpus = _merged([*saved, Corpus.from_documents(documents, eos)])
+    read = [count for _, count in documents]
+    texts = Corpus.from_documents((ids for ids, _ in documents), eos, read if any(read) else None)
+    corpus = _merged([*saved, texts])
     if not corpus.num_documents:
         names = ", ".join(str(path) for path in paths) or "no file"
         raise ValueError(
             f"{names}: no usable text; pass .txt files, .jsonl files whose lines are objects with "
-            "a 'text', or a saved corpus"
+            "a 'text' or with 'messages', or a saved corpus"
         )
     return corpus
-
-
-def _texts(path: Path) -> Iterator[str]:
-    if not path.is_file():
-        raise ValueError(f"no such file: {str(path)!r}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{str(path)!r} is no UTF-8 text: {error.reason}") from error
-    if path.suffix != ".jsonl":
-        yield text
-        return
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            document = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{str(path)!r}, line {number} is no JSON: {error}") from error
-        found = document.get("text") if isinstance(document, dict) else None
-        if not isinstance(found, str):
-            raise ValueError(f"{str(path)!r}, line {number} is no object with a 'text'")
-        yield found
 
 
 def _load(path: Path, vocab_size: int) -> Corpus:
