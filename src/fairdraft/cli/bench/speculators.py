@@ -133,9 +133,9 @@ def speculators(
 ) -> int:
     """Measure acceptance length, speed and the time split of every speculator.
 
-    Cells take turns with plain decoding, one request at a time or a batch of several
-    lengths; the first turn is thrown away. Progress goes to stderr. Exit codes: 0
-    done, 1 a request failed, 2 unusable input, 70 internal error, 130 interrupted.
+    Cells take turns with plain decoding, a request at a time or a batch; the
+    first turn is thrown away. Progress goes to stderr. Exit codes: 0 done, 1 a
+    request failed, 2 unusable input, 70 internal error, 130 interrupted.
     """
     given = dict(locals())
     _check_picture(picture)
