@@ -3,14 +3,15 @@
     python bench/matrix.py [--effect 0.04] [--seed 0] [--jobs 2] [--quick] [--only TEXT ...]
     python bench/matrix.py --record --effect 0.1 [--only TEXT ...] [--missing]
 
-`LLM.generate` on toys of four ids, two drafts a round, for each parameter x rule x kind of q, and
-for each parameter with a fault planted; under rule `common_noise` faults of the rule as well. The
-joint law of the first three tokens is tested against the definitions by a chi-square test that is
-planned before: it refuses a right engine with chance 1e-9 a cell and passes one that is off by
-`--effect` in total variation with chance 1e-6. Under `common_noise` 512 texts are compared with
-plain decoding too, token for token. Exits 1 if a cell fails, or a planted fault does not. The last
-line of stdout is JSON; `--record` keeps each cell in `results/matrix.json` as it ends, which
-`matrix_page.py` reads: a run that was broken off goes on with `--missing`.
+`LLM.generate` on toys of four ids, two drafts a round (under `tree` two candidates for each), for
+each parameter x rule x kind of q, and for each parameter with a fault planted; under
+`common_noise` and `tree` faults of the rule as well. The joint law of the first three tokens is
+tested against the definitions by a chi-square test that is planned before: it refuses a right
+engine with chance 1e-9 a cell and passes one that is off by `--effect` in total variation with
+chance 1e-6. Under `common_noise` 512 texts are compared with plain decoding too, token for token.
+Exits 1 if a cell fails, or a planted fault does not. The last line of stdout is JSON; `--record`
+keeps each cell in `results/matrix.json` as it ends, which `matrix_page.py` reads: a run that was
+broken off goes on with `--missing`.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ import matrix_record
 import torch
 from conditions import ROOT, conditions
 from matrix_cells import Cell
+from matrix_faults import FAULT_EFFECT
 
 from fairdraft.audit.processes import Progress, completed, num_processors
 from fairdraft.stats.power import FALSE_ALARM, MISS
 
 RECORDED = ROOT / "bench" / "results" / "matrix.json"
-#: TV that a cell must see, and one with a planted fault
-EFFECT, FAULT_EFFECT = 0.04, 0.08
+#: TV that a cell must see
+EFFECT = 0.04
 QUICK_EFFECT, QUICK_PARAMETERS = 0.3, ("presence_penalty", "bad_words")
 
 
@@ -115,8 +117,8 @@ def measure(
     """
     before, begin = conditions(), time.perf_counter()
     effect, seed = settings["effect"], settings["seed"]
-    calls = [(c, n, FAULT_EFFECT if c.is_planted else effect, seed) for n, c in chosen]
-    costs = [matrix_cells.plan_of(c.parameter, e)[0].num_trials for c, _, e, _ in calls]
+    calls = [(c, n, matrix_cells.effect_of(c, effect), seed) for n, c in chosen]
+    costs = [matrix_cells.plan_of(c, e)[0].num_trials for c, _, e, _ in calls]
     results: dict[int, dict[str, Any]] = {}
     done = 0
     for at, result in _finished(calls, min(jobs, len(calls))):

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 from conditions import ROOT
-from matrix_drafts import FORMS, RULES, config_of
+from matrix_drafts import FORMS, RULES, TREE, TREE_FORMS, config_of
 
 # the tests' definitions are those of the matrix; they are imported from the checkout
 sys.path.insert(0, str(ROOT))
 
 from matrix_faults import PLANTED, PLANTED_COMMON, Planted  # noqa: E402
+from matrix_tree_faults import PLANTED_TREE  # noqa: E402
 
 from fairdraft import LLM, SamplingParams, StructuredOutputsParams  # noqa: E402
 from fairdraft.stats import LawTest, total_variation  # noqa: E402
@@ -46,6 +47,8 @@ K = 2
 #: the end of sequence, and what the target and the draft model say after each id
 END, (TARGET, DRAFT) = 3, markov(V, 1, P4, Q4)
 PROMPT = (2, 1, 0)
+#: the same ids and the same last one, where two continuations were seen
+SEEN_BEFORE = (0, 1, 0, 2, 0)
 GRAMMAR = "structured_outputs"
 #: the grammar of `GRAMMAR` and all texts that it matches, over ids 0 to 2
 REGEX = "[ab][bc]c?"
@@ -60,6 +63,9 @@ COMMON, PLAIN = "common_noise", "none"
 
 #: what drafts under a fault: q in full, so that masks forbid drafts, but a bonus has to be reached
 UNDER_FAULT = {"logit_bias": "dense, processed"}
+
+#: a pair of ids that was seen is what suffixes draft and n-grams of two forbid
+NEVER_STAND = {("no_repeat_ngram_size", "suffix")}
 
 #: as in the enumeration, but that texts really end, and bad words come up more often
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -138,9 +144,13 @@ def left_out() -> dict[str, str]:
 
 
 def cells(parameters: Iterable[str]) -> list[Cell]:
-    """Every rule and q of the parameters, then their faults: by ratio rules, then common noise."""
+    """Every chain rule and q of the parameters, then their faults; the same of trees.
+
+    A cell's number names its seeds, so new ones come last.
+    """
     names = list(parameters)
-    found = [Cell(name, rule, q) for name in names for rule in RULES for q in FORMS]
+    chains = [rule for rule in RULES if rule != TREE]
+    found = [Cell(name, rule, q) for name in names for rule in chains for q in FORMS]
     for name in names:
         q, fault = UNDER_FAULT.get(name, "dense"), PLANTED[name].name
         found += [Cell(name, rule, q, fault) for rule in ("token", "block")]
@@ -148,6 +158,11 @@ def cells(parameters: Iterable[str]) -> list[Cell]:
         q = UNDER_FAULT.get(name, "dense")
         planted = PLANTED_COMMON.get(name, ())
         found += [Cell(name, COMMON, q, each.fault.name) for each in planted]
+    found += [
+        Cell(name, TREE, q) for name in names for q in TREE_FORMS if (name, q) not in NEVER_STAND
+    ]
+    for name in names:
+        found += [Cell(name, TREE, "dense", each.fault.name) for each in PLANTED_TREE[name]]
     return found
 
 
@@ -155,10 +170,16 @@ def planted_in(cell: Cell) -> Planted | None:
     """What a cell plants."""
     if cell.fault is None:
         return None
-    if cell.rule != COMMON:
+    by_rule = {COMMON: PLANTED_COMMON, TREE: PLANTED_TREE}
+    if cell.rule not in by_rule:
         return Planted(PLANTED[cell.parameter])
-    (found,) = (p for p in PLANTED_COMMON[cell.parameter] if p.fault.name == cell.fault)
+    (found,) = (p for p in by_rule[cell.rule][cell.parameter] if p.fault.name == cell.fault)
     return found
+
+
+def prompt_of(cell: Cell) -> History:
+    """What the texts of a cell follow."""
+    return SEEN_BEFORE if cell.q == "suffix" else PROMPT
 
 
 def params_of(parameter: str) -> SamplingParams:
@@ -171,28 +192,39 @@ def params_of(parameter: str) -> SamplingParams:
     )
 
 
-def law(h: History, params: SamplingParams) -> np.ndarray:
+def law(h: History, params: SamplingParams, prompt: History) -> np.ndarray:
     """The definition: law over V ids after output tokens; id 0 after the end of the text."""
     ends = {*(() if params.ignore_eos else (END,)), *(params.stop_token_ids or ())}
     if ends & set(h):
         return np.eye(V)[0]
-    raw = log(TARGET)[(*PROMPT, *h)[-1]].astype(np.float64)
+    raw = log(TARGET)[(*prompt, *h)[-1]].astype(np.float64)
     if params.structured_outputs is not None:
         following = {text[len(h)] for text in TEXTS if text[: len(h)] == h != text}
         following |= {END} if h in TEXTS else set()
         raw[[v for v in range(V) if v not in following]] = -np.inf
-    row = processed_row(raw, PROMPT, h, params)
+    row = processed_row(raw, prompt, h, params)
     # where nothing is left no text comes to, or the joint law is none and its plan is refused
     return np.zeros(V) if (row == -np.inf).all() else softmax(row, params.temperature)
 
 
-@cache
-def plan_of(parameter: str, effect: float) -> tuple[LawTest, float]:
+def effect_of(cell: Cell, effect: float) -> float:
+    """The TV that a cell's test sees: `effect`, or what its fault says."""
+    planted = planted_in(cell)
+    return effect if planted is None else planted.effect
+
+
+def plan_of(cell: Cell, effect: float) -> tuple[LawTest, float]:
     """The test of the first three tokens, and how far the parameter moves their law."""
+    return _plan(cell.parameter, prompt_of(cell), effect)
+
+
+@cache
+def _plan(parameter: str, prompt: History, effect: float) -> tuple[LawTest, float]:
     params = params_of(parameter)
     plain = SamplingParams(temperature=params.temperature, ignore_eos=True)
-    asked, free = (joint_law(lambda h, p=p: law(h, p), V, LENGTH) for p in (params, plain))
-    return plan_joint(law, V, params, effect), total_variation(asked, free)
+    asked, free = (joint_law(lambda h, p=p: law(h, p, prompt), V, LENGTH) for p in (params, plain))
+    plan = plan_joint(lambda h, p: law(h, p, prompt), V, params, effect)
+    return plan, total_variation(asked, free)
 
 
 def run_cell(cell: Cell, number: int, effect: float, seed: int) -> dict[str, Any]:
@@ -204,16 +236,17 @@ def run_cell(cell: Cell, number: int, effect: float, seed: int) -> dict[str, Any
         effect: TV that the test sees.
         seed: Of the run.
     """
-    plan, moved = plan_of(cell.parameter, effect)
-    planted = planted_in(cell)
-    llm, params = _engine(cell), params_of(cell.parameter)
+    prompt, planted = prompt_of(cell), planted_in(cell)
+    plan, moved = plan_of(cell, effect)
+    llm = _engine(cell, planted)
+    params = params_of(cell.parameter)
     first = (seed * SEEDS + number) * SEEDS
     asked = [replace(params, seed=first + i) for i in range(-(-plan.num_trials // SAMPLES))]
     expected = None
     if cell.rule == COMMON:
-        expected = _whole(_engine(replace(cell, q=PLAIN)).generate([list(PROMPT)], asked[:1]))
+        expected = _whole(_engine(replace(cell, q=PLAIN)).generate([list(prompt)], asked[:1]))
     with nullcontext() if planted is None else planted.fault.planted() as planting:
-        outputs = llm.generate([list(PROMPT)] * len(asked), asked)
+        outputs = llm.generate([list(prompt)] * len(asked), asked)
     verdict = plan.judge(count(_texts(outputs), (V,) * LENGTH))
     same_text = None if expected is None else _whole(outputs[:1]) == expected
     error = next((output.error for output in outputs if output.error is not None), None)
@@ -244,18 +277,19 @@ def run_cell(cell: Cell, number: int, effect: float, seed: int) -> dict[str, Any
     )
 
 
-def _engine(cell: Cell) -> LLM:
+def _engine(cell: Cell, planted: Planted | None = None) -> LLM:
     # the draft's best token is the target's worst, so point masses are the target's own best
     table = TARGET if cell.q == "point mass" else DRAFT
+    if planted is not None and planted.q is not None:
+        table = np.tile(planted.q, (V, 1))
     target, draft = (from_probs(laws, eos_token_id=END) for laws in (TARGET, table))
     spelled = ("abc", "</s>") if cell.parameter == GRAMMAR else ("abcd", None)
     letters = letter_tokenizer(*spelled)
     config = None
     if cell.q != PLAIN:
         config = config_of(cell.q, cell.rule, draft, table, K)
-        # the draft model has no tokenizer to compare, and its ids are the target's
-        config["check_vocabulary"] = False
-    return LLM(target, tokenizer=letters, speculative_config=config, max_num_seqs=BATCH)
+    options = {"impl": "auto" if planted is None else planted.impl, "max_num_seqs": BATCH}
+    return LLM(target, tokenizer=letters, speculative_config=config, **options)
 
 
 def _whole(outputs: list[Any]) -> list[list[int]]:

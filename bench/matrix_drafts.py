@@ -14,12 +14,18 @@ from torch import Tensor
 from fairdraft.speculators.chain import DraftChain
 from fairdraft.speculators.proposal import DraftState, Guesses
 
-__all__ = ["FORMS", "FewCandidates", "config_of"]
+__all__ = ["FORMS", "TREE", "TREE_FORMS", "FewCandidates", "config_of"]
 
+#: the rule that verifies several candidates for a token
+TREE = "tree"
 #: what q is, in the order of the table
 FORMS = ("dense", "dense, processed", "sparse", "point mass")
+#: the same of trees: no drafter draws them from candidates, and processed drafts are refused
+TREE_FORMS = ("dense", "point mass", "suffix")
 #: verification rules by the engine's names of them
-RULES = {"token": "standard", "block": "block", "common_noise": "common_noise"}
+RULES = {"token": "standard", "block": "block", "common_noise": "common_noise", TREE: TREE}
+#: children of a node by its depth: two candidates for each of the two tokens
+BREADTHS = (2, 2)
 
 
 class FewCandidates:
@@ -78,7 +84,7 @@ def config_of(
     """A `speculative_config`.
 
     Args:
-        form: One of FORMS.
+        form: One of FORMS; of TREE_FORMS under rule TREE.
         rule: Of RULES.
         draft: The draft model.
         table: Its laws [V, V] by the last token.
@@ -88,6 +94,12 @@ def config_of(
         "num_speculative_tokens": num_drafts,
         "rejection_sample_method": RULES[rule],
     }
+    if rule == TREE:
+        config["speculative_token_tree"] = BREADTHS
+    if form == "suffix":
+        return config | {"method": "suffix"}
+    # these have no tokenizer to compare, and their ids are the target's
+    config["check_vocabulary"] = False
     if form == "sparse":
         return config | {"method": "custom", "model": FewCandidates(table, num_drafts)}
     if form == "point mass":

@@ -1,4 +1,4 @@
-"""The planted faults of the equivalence matrix: of each parameter, and of rule `common_noise`."""
+"""The planted faults of the equivalence matrix: by parameter in chains, and of `common_noise`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import numpy as np
 import torch
 
 from fairdraft.audit.faults import FAULTS, Fault, Planting
+from fairdraft.ops.dispatch import Impl
 from tests.law import faults
 
-__all__ = ["PLANTED", "PLANTED_COMMON", "Planted"]
+__all__ = ["FAULT_EFFECT", "PLANTED", "PLANTED_COMMON", "Planted"]
+
+#: TV that a cell with a planted fault sees, unless it says another
+FAULT_EFFECT = 0.08
 
 
 def _on_first_row(original: Any, planting: Planting) -> Any:
@@ -118,16 +122,22 @@ PLANTED: dict[str, Fault] = {
 
 @dataclass(frozen=True)
 class Planted:
-    """A fault under rule `common_noise`, where a text must be that of plain decoding.
+    """A fault of a cell.
 
     Attributes:
         fault: What is planted.
-        breaks_law: Whether the law must fail as well as the text; by proof it stays where the
-            numbers that are taken instead are as good.
+        breaks_law: Whether the law must fail. Under rule `common_noise` the text must change in any
+            case; by proof the law stays where the numbers that are taken instead are as good.
+        effect: TV that the test sees.
+        impl: Of the engine's ops: a formula of the readable walk can be replaced there alone.
+        q: The draft's law after every id, where the toy's own hides the fault.
     """
 
     fault: Fault
     breaks_law: bool = True
+    effect: float = FAULT_EFFECT
+    impl: Impl = "auto"
+    q: tuple[float, ...] | None = None
 
 
 #: by parameter: a processor that is not advanced along the drafted path, or an error of the rule.

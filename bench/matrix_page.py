@@ -9,12 +9,15 @@ The table of what is enumerated, in the same page, is `python -m tests.law.proce
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from blocks import fill, markdown_table, rewrite
 from conditions import ROOT, describe
 from matrix_cells import COMMON
-from matrix_faults import PLANTED_COMMON
+from matrix_drafts import TREE
+from matrix_faults import PLANTED_COMMON, Planted
+from matrix_tree_faults import PLANTED_TREE
 
 PAGE = ROOT / "docs" / "processors.md"
 RECORDED = ROOT / "bench" / "results" / "matrix.json"
@@ -31,6 +34,7 @@ def filled(page: str) -> str:
     blocks = {
         "engine-matrix": table(recorded),
         "engine-common-faults": common_table(recorded),
+        "engine-tree-faults": tree_table(recorded),
         "engine-conditions": summary(recorded),
     }
     return fill(page, blocks, PAGE.name)
@@ -52,26 +56,33 @@ def table(recorded: dict[str, Any]) -> str:
 
 def common_table(recorded: dict[str, Any]) -> str:
     """A line a fault under rule `common_noise`, with what said so."""
-    planted = {p.fault.name: p.fault for each in PLANTED_COMMON.values() for p in each}
     columns = ("fault", "what is wrong", "planted with", "the law", "the text")
-    lines: dict[str, list[dict[str, Any]]] = {}
+    lines = []
+    for start, cells in _by_fault(recorded, COMMON, PLANTED_COMMON):
+        text = "passes" if any(cell["same_text"] for cell in cells) else "fails"
+        lines.append((*start, text))
+    return markdown_table(columns, lines, are_numbers=False)
+
+
+def tree_table(recorded: dict[str, Any]) -> str:
+    """A line a fault under rule `tree`, with what said so."""
+    columns = ("fault", "what is wrong", "planted with", "the law")
+    lines = [start for start, _ in _by_fault(recorded, TREE, PLANTED_TREE)]
+    return markdown_table(columns, lines, are_numbers=False)
+
+
+def _by_fault(
+    recorded: dict[str, Any], rule: str, planted: dict[str, tuple[Planted, ...]]
+) -> Iterator[tuple[tuple[str, ...], list[dict[str, Any]]]]:
+    """The first four entries of each fault's line, and its cells."""
+    titles = {p.fault.name: p.fault.title for each in planted.values() for p in each}
+    found: dict[str, list[dict[str, Any]]] = {}
     for cell in recorded["faults"]:
-        if cell["rule"] == COMMON:
-            lines.setdefault(cell["fault"], []).append(cell)
-    return markdown_table(
-        columns,
-        [
-            (
-                f"`{name}`",
-                planted[name].title,
-                ", ".join(cell["parameter"] for cell in cells),
-                _law(cells),
-                "passes" if any(cell["same_text"] for cell in cells) else "fails",
-            )
-            for name, cells in lines.items()
-        ],
-        are_numbers=False,
-    )
+        if cell["rule"] == rule:
+            found.setdefault(cell["fault"], []).append(cell)
+    for name, cells in found.items():
+        where = ", ".join(cell["parameter"] for cell in cells)
+        yield (f"`{name}`", titles[name], where, _law(cells)), cells
 
 
 def summary(recorded: dict[str, Any]) -> str:
@@ -95,7 +106,7 @@ def summary(recorded: dict[str, Any]) -> str:
 
 
 def _by_ratio(recorded: dict[str, Any]) -> list[dict[str, Any]]:
-    return [cell for cell in recorded["faults"] if cell["rule"] != COMMON]
+    return [cell for cell in recorded["faults"] if cell["rule"] not in (COMMON, TREE)]
 
 
 def _law(cells: list[dict[str, Any]]) -> str:

@@ -37,6 +37,8 @@ def matrix(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("all together", "token", "sparse"),
         ("min_tokens", "block", "dense, processed"),
         ("bad_words", "common_noise", "point mass"),
+        ("frequency_penalty", "tree", "dense"),
+        ("bad_words_ids", "tree", "suffix"),
     ],
 )
 def test_a_cell_follows_the_definitions(
@@ -54,6 +56,21 @@ def test_a_planted_fault_fails_its_cell(cells: ModuleType) -> None:
     result = cells.run_cell(planted, 0, EFFECT, seed=1)
     assert result["as_expected"] and result["fault"] == "custom-on-first-row"
     assert result["log10_p"] < -9 and result["same_text"] is None
+
+
+@pytest.mark.parametrize(
+    ("parameter", "fault"),
+    [
+        ("min_tokens", "early-ends-once-a-round"),
+        ("no_repeat_ngram_size", "siblings-in-tails"),
+        ("structured_outputs", "masked-siblings-absent"),
+    ],
+)
+def test_a_fault_of_trees_fails_its_cell(cells: ModuleType, parameter: str, fault: str) -> None:
+    """Planned for TV .14: the faults' own are .14 to .34."""
+    result = cells.run_cell(cells.Cell(parameter, "tree", "dense", fault), 0, 0.14, seed=1)
+    assert result["as_expected"] and result["error"] is None and result["same_text"] is None
+    assert result["log10_p"] is None or result["log10_p"] < -9
 
 
 @pytest.mark.parametrize(
@@ -96,11 +113,14 @@ def test_every_parameter_has_cells_and_a_fault(
 ) -> None:
     faults = importlib.import_module("matrix_faults")
     assert faults.PLANTED.keys() == cells.PARAMETERS.keys()
+    trees = importlib.import_module("matrix_tree_faults").PLANTED_TREE
+    assert trees.keys() == cells.PARAMETERS.keys()
     # a grammar's mask that is not advanced ends its request with an error
     assert faults.PLANTED_COMMON.keys() == cells.PARAMETERS.keys() - {cells.GRAMMAR}
-    num_common = sum(len(planted) for planted in faults.PLANTED_COMMON.values())
+    planted = [*faults.PLANTED_COMMON.values(), *trees.values()]
     found = cells.cells(cells.PARAMETERS)
-    expected = len(cells.PARAMETERS) * (3 * 4 + 2) + num_common
+    expected = len(cells.PARAMETERS) * (3 * 4 + 2 + 3) - len(cells.NEVER_STAND)
+    expected += sum(map(len, planted))
     assert len(set(found)) == len(found) == expected
     assert all(cells.planted_in(c).fault.name == c.fault for c in found if c.is_planted)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -123,10 +143,10 @@ def test_a_run_ends_in_json_and_says_whether_all_is_right(
     assert matrix.main() == (0 if is_right else 1)
     said = capsys.readouterr()
     document = json.loads(said.out.splitlines()[-1])
-    assert document["is_correct"] is is_right and document["texts"] == 7 * 35
-    assert (len(document["cells"]), len(document["faults"])) == (24, 11)
+    assert document["is_correct"] is is_right and document["texts"] == 7 * 44
+    assert (len(document["cells"]), len(document["faults"])) == (30, 14)
     assert {cell["effect"] for cell in document["cells"]} == {document["effect"]}
-    assert said.err.count(" s left: ") == 35
+    assert said.err.count(" s left: ") == 44
     assert (said.err.count("not as expected: ") == 0) is is_right
 
 

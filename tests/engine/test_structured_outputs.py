@@ -18,11 +18,11 @@ from fairdraft.engine.processing.grammar import GrammarState
 from fairdraft.ops.verify import Rule
 from tests.engine.toys import from_probs, ids, letter_tokenizer, table_model
 from tests.law.enumeration import EXACT, Experiment, deterministic, error_of, weights_of
-from tests.law.faults import FORBIDDEN_AS_ABSENT
+from tests.law.faults import FORBIDDEN_AS_ABSENT, WRONG_BRANCH
 from tests.law.judging import Check, assert_law, plan_for, refused
 from tests.law.processed import STARTS, Pipeline, raw_tables
 from tests.law.tables import BASE_TWO, History, Tables, softmax
-from tests.law.test_tree_processing import WRONG_BRANCH, by_depth
+from tests.law.test_tree_processing import by_depth
 from tests.law.trees import TreeExperiment, tree_weights
 
 pytest.importorskip("llguidance", reason="the extra `grammar` is not installed")

@@ -12,7 +12,7 @@ from fairdraft import LLM, SamplingParams
 from tests.engine.test_greedy_equality import half_wrong
 from tests.engine.test_processors import KINDS, PROMPTS, greedy
 from tests.engine.toys import from_probs, ids, table_model, tiny_llama
-from tests.law.test_tree_processing import SIBLINGS_COUNTED, WRONG_BRANCH
+from tests.law.faults import SIBLINGS_COUNTED, WRONG_BRANCH
 
 P, Q = [0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4]
 

@@ -224,3 +224,41 @@ REJECTED_DRAFTS_STAY = planted(
     "DraftedPaths.of_round",
     _with_rejected,
 )
+
+
+def _as_a_chain(original: Callable[..., Any], planting: Planting) -> Callable[..., Any]:
+    """Every node that was created before is history: siblings and their children are counted."""
+    return lambda paths, *args, **options: original(
+        replace(paths, tree=chain_of(paths.tree.num_nodes)), *args, **options
+    )
+
+
+def _elder_sibling(original: Callable[..., Any], planting: Planting) -> Callable[..., Any]:
+    """A row follows the eldest child of its parent in place of its own node."""
+
+    def before(paths: Any, sequence: int, row: int) -> Any:
+        if row:
+            row = paths.tree.children[paths.tree.parents[row - 1]][0]
+        return original(paths, sequence, row)
+
+    return before
+
+
+SIBLINGS_COUNTED = planted(
+    "siblings-counted",
+    "tokens of a node's siblings are counted in its history",
+    "DraftedPaths.occurrences",
+    _as_a_chain,
+)
+SIBLINGS_IN_TAILS = planted(
+    "siblings-in-tails",
+    "bad words and n-grams are looked for in the order of the nodes",
+    "DraftedPaths.tails",
+    _as_a_chain,
+)
+WRONG_BRANCH = planted(
+    "wrong-branch",
+    "custom processors and grammars follow the eldest sibling's branch",
+    "DraftedPaths.before",
+    _elder_sibling,
+)

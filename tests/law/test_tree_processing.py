@@ -7,17 +7,20 @@ so false alarm and miss are 0. Planted faults state the total variation (TV) tha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fairdraft import SamplingParams
-from fairdraft.ops.processors import DraftedPaths
-from fairdraft.ops.token_tree import chain_of
 from tests.law.enumeration import EXACT, K, half_deterministic
-from tests.law.faults import PENALIZED_ONCE_A_ROUND, Fault, planted
+from tests.law.faults import (
+    PENALIZED_ONCE_A_ROUND,
+    SIBLINGS_COUNTED,
+    SIBLINGS_IN_TAILS,
+    WRONG_BRANCH,
+    Fault,
+)
 from tests.law.processed import (
     CASES,
     FORMS,
@@ -140,43 +143,6 @@ def _walked(
         for y in np.flatnonzero(chances).tolist():
             yield from _plain(tables, (*h, y), chances[y])
 
-
-def _as_a_chain(original: Any, planting: Any) -> Any:
-    """Every node that was created before is history: siblings and their children are counted."""
-    return lambda paths, *args, **options: original(
-        replace(paths, tree=chain_of(paths.tree.num_nodes)), *args, **options
-    )
-
-
-def _elder_sibling(original: Any, planting: Any) -> Any:
-    """A row follows the eldest child of its parent in place of its own node."""
-
-    def before(paths: DraftedPaths, sequence: int, row: int) -> Any:
-        if row:
-            row = paths.tree.children[paths.tree.parents[row - 1]][0]
-        return original(paths, sequence, row)
-
-    return before
-
-
-SIBLINGS_COUNTED = planted(
-    "siblings-counted",
-    "tokens of a node's siblings are counted in its history",
-    "DraftedPaths.occurrences",
-    _as_a_chain,
-)
-SIBLINGS_IN_TAILS = planted(
-    "siblings-in-tails",
-    "bad words and n-grams are looked for in the order of the nodes",
-    "DraftedPaths.tails",
-    _as_a_chain,
-)
-WRONG_BRANCH = planted(
-    "wrong-branch",
-    "custom processors and grammars follow the eldest sibling's branch",
-    "DraftedPaths.before",
-    _elder_sibling,
-)
 
 #: fault, case, and the TV that it causes on siblings at the first position and at a later one
 PLANTED: dict[str, tuple[Fault, str, float, float]] = {
