@@ -49,6 +49,7 @@ QUICK = (
     "min-p-dropped",
     "top-k-plus-one",
     "siblings-scored-alone",
+    "siblings-by-k-seq",
     "siblings-resorted",
     "siblings-share-a-coin",
 )

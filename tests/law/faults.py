@@ -39,6 +39,8 @@ def clamped(limit: int) -> Fault:
 
 #: each sibling of a tree is scored by the whole q
 SIBLINGS_SCORED_ALONE = Fault(FAULTS["siblings-scored-alone"])
+#: siblings, drawn without replacement, are tested by K-SEQ, which needs independent draws
+SIBLINGS_BY_K_SEQ = Fault(FAULTS["siblings-by-k-seq"])
 #: siblings of a tree are sorted by falling q after they were drawn
 SIBLINGS_RESORTED = Fault(FAULTS["siblings-resorted"])
 #: the siblings of a node are tested with one uniform

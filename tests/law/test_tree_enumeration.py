@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fairdraft.audit.faults.tree_faults import k_seq
 from fairdraft.ops import rules, tree
 from fairdraft.ops.dispatch import Impl
 from fairdraft.ops.tree_inputs import Shape
 from tests.law.enumeration import distance
-from tests.law.faults import SIBLINGS_SCORED_ALONE
+from tests.law.faults import SIBLINGS_BY_K_SEQ, SIBLINGS_SCORED_ALONE
 from tests.law.tables import History, Tables, dirichlet_tables, integer_tables, log
 from tests.law.trees import (
     Branching,
@@ -219,11 +220,12 @@ def _shared_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
     ("plant", "effect", "of_pair"),
     [
         (SIBLINGS_SCORED_ALONE.plant, 0.3021, 0.1875),
+        (SIBLINGS_BY_K_SEQ.plant, 0.3229, 0.2180),
         (_first_only, 0.0378, 0.0938),
         (_not_normalized, 0.0225, 0.1250),
         (_shared_uniform, 0.0265, 0.0375),
     ],
-    ids=["independent siblings", "residual of the first", "not normalized", "one uniform"],
+    ids=["independent siblings", "K-SEQ", "residual of the first", "not normalized", "one uniform"],
 )
 def test_planted_fault_is_seen(
     monkeypatch: pytest.MonkeyPatch, plant: Any, effect: float, of_pair: float
@@ -250,26 +252,6 @@ def test_deterministic_siblings_scored_as_sampled_are_seen() -> None:
     (weights,) = tree_weights([sampled_point_masses(tables)], "cpu")
     assert weights.error(tables) > 0.19
     assert_exact_trees([TreeExperiment(integer_tables(4, 1, 3), follow=lambda h: (3, 0))], "cpu")
-
-
-def k_seq(p: np.ndarray, q: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """K-SEQ (Sun et al. 2023, SpecTr): chances to accept, the residual, and gamma.
-
-    Each of `size` candidates stands with chance min(1, p / (gamma q)); gamma is the smallest that
-    leaves no negative residual.
-    """
-
-    def parts(gamma: float) -> tuple[np.ndarray, np.ndarray]:
-        kept = np.minimum(p / gamma, q)
-        mass = kept.sum()
-        return kept, p - kept * (1 - (1 - mass) ** size) / mass
-
-    low, high = 1.0, float(size)
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if parts(middle)[1].min() >= 0 else (middle, high)
-    residual = parts(high)[1]
-    return np.minimum(1, p / (high * q)), residual / residual.sum(), high
 
 
 def test_k_seq_is_exact_on_independent_draws_alone() -> None:

@@ -11,8 +11,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from fairdraft.audit.faults.tree_faults import k_seq
 from fairdraft.testing import NotLossless, SamplerSubject, assert_lossless
-from tests.law.test_tree_enumeration import P_PAIR, Q_PAIR, k_seq
+from tests.law.test_tree_enumeration import P_PAIR, Q_PAIR
 
 Rule = Callable[[np.random.Generator], int]
 

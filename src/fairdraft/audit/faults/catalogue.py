@@ -121,6 +121,7 @@ _PLANTED = (
     _fails("min-p-dropped", "toy-min-p", 200, "impossible token"),
     _fails("top-k-plus-one", "toy-top-k", 200, "impossible token"),
     _fails("siblings-scored-alone", "toy-tree-reference", 1_600),
+    _fails("siblings-by-k-seq", "toy-tree-reference", 1_600),
     _fails("siblings-resorted", "toy-tree", 4_000),
     _fails("siblings-share-a-coin", "toy-tree", 2_500, is_traced=True),
 )

@@ -7,8 +7,56 @@ from typing import Any
 import numpy as np
 
 from fairdraft.audit.faults.fault import Fault, Function, Planting
+from fairdraft.ops.rows import RowError
+from fairdraft.ops.tree import Candidate
 
-__all__ = ["TREE_FAULTS"]
+__all__ = ["TREE_FAULTS", "k_seq"]
+
+
+def k_seq(p: np.ndarray, q: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """K-SEQ (Sun et al. 2023, SpecTr, arXiv 2310.15141): exact for independent candidates alone.
+
+    Each of `size` candidates stands with chance min(1, p / (gamma q)); gamma is the smallest that
+    leaves no negative residual.
+
+    Args:
+        p, q: Laws of target and draft [V].
+        size: Candidates for the token.
+
+    Returns:
+        Chances to stand [V], the law of what replaces all of them [V], and gamma.
+    """
+
+    def parts(gamma: float) -> tuple[np.ndarray, np.ndarray]:
+        kept = np.minimum(p / gamma, q)
+        mass = kept.sum()
+        return kept, p - kept * (1 - (1 - mass) ** size) / mass
+
+    low, high = 1.0, float(size)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if parts(middle)[1].min() >= 0 else (middle, high)
+    kept, residual = parts(high)
+    accept = np.divide(kept, q, out=np.ones_like(q), where=q > 0)
+    return accept, residual / residual.sum(), high
+
+
+def _by_k_seq(original: Function, planting: Planting) -> Function:
+    def candidates(inputs: Any, row: Any, b: int, node: int) -> Any:
+        children = inputs.shape.children(b, node)
+        for c in children:
+            laws = [(row, inputs.target_scale[b]), (inputs.draft[b, c - 1], inputs.draft_scale[b])]
+            p, q = (_softmax(logits, scale) for logits, scale in laws)
+            accept, rest, _ = k_seq(p, q, len(children))
+            x = int(inputs.token_ids[b, c - 1])
+            yield Candidate(c, accept[x] * q[x], q[x], rest, RowError.NONE)
+
+    return candidates
+
+
+def _softmax(logits: np.ndarray, scale: float) -> np.ndarray:
+    weights = np.exp2(float(scale) * (logits - logits.max()).astype(np.float64))
+    return weights / weights.sum()
 
 
 def _whole_law(original: Function, planting: Planting) -> Function:
@@ -54,6 +102,13 @@ TREE_FAULTS = (
         "fairdraft.ops.tree._without",
         _whole_law,
         "q",
+    ),
+    Fault(
+        "siblings-by-k-seq",
+        "siblings, drawn without replacement, are tested by K-SEQ, which needs independent draws",
+        "fairdraft.ops.tree.candidates",
+        _by_k_seq,
+        "accept",
     ),
     Fault(
         "siblings-resorted",
