@@ -201,7 +201,8 @@ def test_a_draft_that_the_grammar_forbids_is_replaced_from_the_residual(
 
 
 @pytest.mark.parametrize(
-    ("q", "planted"), [("dense", None), ("none", None), ("dense", 0.0195), ("none", 0.744)]
+    ("q", "planted"),
+    [("dense", None), ("sparse", None), ("none", None), ("dense", 0.0195), ("none", 0.744)],
 )
 def test_each_branch_of_a_tree_follows_the_grammar_by_itself(
     monkeypatch: pytest.MonkeyPatch,

@@ -100,11 +100,16 @@ def matrix() -> str:
     """What is enumerated, as the table of `docs/processors.md`."""
     columns = [f"`{rule}`, {q}" for rule in (*RULES, "tree") for q in FORMS]
     lines = [f"| parameter | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
-    chains, trees = (
-        f" [exact](../tests/law/test_{name}.py) |" * len(FORMS)
-        for name in ("processor_enumeration", "tree_processing")
+    chains, trees, grammars = (
+        f" [exact](../tests/{name}.py) |" * len(FORMS)
+        for name in (
+            "law/test_processor_enumeration",
+            "law/test_tree_processing",
+            "engine/test_structured_outputs",
+        )
     )
     lines += [f"| {case} |" + chains * len(RULES) + trees for case in CASES]
+    lines.append("| structured_outputs |" + grammars * (len(RULES) + 1))
     return "\n".join(lines) + "\n"
 
 
