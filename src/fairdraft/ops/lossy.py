@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairdraft.ops.arithmetic import FIXED_POINT, RowWeights, exp2_weights
+from fairdraft.ops.arithmetic import FIXED_POINT, RowWeights, as_tiles, exact_sums, exp2_weights
 
 #: what follows a rejected draft: p itself, p without the draft, or max(p - q, 0)
 WHOLE, UNMATCHED, RESIDUAL = range(3)
@@ -175,16 +175,34 @@ def certainty(row: np.ndarray, c: np.float32, weights: RowWeights) -> float:
     """exp(-H(p)) of a row at c = log2(e) / T, to about 1e-6; 1 for a greedy row.
 
     With p_j = p_max 2^-((M - l_j) c) it is p_max 2^-(sum of p_j (M - l_j) c): no logarithm, and one
-    power of two, by the portable polynomial. The sum runs over ids in order.
+    power of two, by the portable polynomial.
     """
     if c == 0:
         return 1.0
-    p = weights.probabilities()[: len(row)]
-    is_in = p > 0
-    lead = (weights.row_max - row[is_in]).astype(np.float64) * np.float64(c)
-    spread = np.cumsum(p[is_in] * lead)[-1]
+    spread = row_spread(tile_spreads(row, c, weights), c, weights)
     best = FIXED_POINT / np.float64(weights.total)
     return float(exp2_weights(np.array([-spread], np.float32), np.float32(1))[0]) * float(best)
+
+
+def tile_spreads(row: np.ndarray, c: np.float32, weights: RowWeights) -> np.ndarray:
+    """Sums of w_j (m - l_j) c over tiles, float32 [T], m a tile's maximum: free of order.
+
+    No term is above 1 / (e ln 2), so they are summed as weights are.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        lead = (weights.tile_max[:, None] - as_tiles(row, -np.inf)) * c
+        terms = np.where(weights.weights > 0, weights.weights * lead, np.float32(0))
+    return exact_sums(terms)
+
+
+def row_spread(spreads: np.ndarray, c: np.float32, weights: RowWeights) -> float:
+    """Sum of p_j (M - l_j) c from those of its tiles, summed as integers: free of order."""
+    scale = weights.tile_scale.astype(np.float64)
+    is_in = scale > 0
+    lead = np.where(is_in, weights.row_max - weights.tile_max, 0).astype(np.float64) * np.float64(c)
+    bits = scale * (spreads.astype(np.float64) + weights.tile_sum.astype(np.float64) * lead)
+    units = (np.where(is_in, bits, 0.0) * FIXED_POINT).astype(np.int64).sum()
+    return float(np.float64(units) / np.float64(weights.total))
 
 
 def _check(name: str, value: float, most: float) -> None:

@@ -50,18 +50,29 @@ def _numbers(rule: LossyRule, inputs: ChainInputs) -> tuple:
 
 
 @njit
+def _tile_spread(tile, top, c, terms):
+    """Twin of `lossy.tile_spreads` on one tile that is not empty; `terms` is scratch."""
+    for j in range(len(tile)):
+        weight = arithmetic.exp2_weight(tile[j] - top, c)
+        terms[j] = weight * ((top - tile[j]) * c) if weight > 0 else np.float32(0)
+    return arithmetic.exact_sum(terms[: len(tile)])
+
+
+@njit
 def _certainty(law):
     """Twin of `lossy.certainty`."""
     row, c, tiles, total = law
     if c == 0:
         return 1.0
-    row_max, spread = tiles[0].max(), 0.0
+    row_max, units, terms = tiles[0].max(), np.int64(0), np.empty(TILE, np.float32)
     for t in range(len(tiles[0])):
-        base, scale = rows.tile_base(tiles[0][t]), rows.probability_scale(law, t)
-        for j in range(t * TILE, min((t + 1) * TILE, len(row))):
-            p = np.float64(arithmetic.exp2_weight(row[j] - base, c)) * scale
-            if p > 0.0:
-                spread += p * (np.float64(row_max - row[j]) * np.float64(c))
+        scale = np.float64(tiles[2][t])
+        if scale > 0.0:
+            lead = np.float64(row_max - tiles[0][t]) * np.float64(c)
+            own = _tile_spread(row[t * TILE : (t + 1) * TILE], tiles[0][t], c, terms)
+            bits = scale * (np.float64(own) + np.float64(tiles[1][t]) * lead)
+            units += np.int64(bits * FIXED_POINT)
+    spread = np.float64(units) / np.float64(total)
     best = FIXED_POINT / np.float64(total)
     return np.float64(arithmetic.exp2_weight(np.float32(-spread), _ONE)) * best
 
