@@ -31,7 +31,7 @@ test: lint
 
 # needs torch, triton, numpy and pytest alone: the conftest of all tests asks for more
 gpu-test:
-	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu --confcutdir tests/ops/triton tests/ops/triton/test_gpu.py tests/ops/triton/test_gpu_processors.py tests/ops/triton/test_gpu_tree.py
+	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu --confcutdir tests/ops/triton tests/ops/triton/test_gpu.py tests/ops/triton/test_gpu_processors.py tests/ops/triton/test_gpu_tree.py tests/ops/triton/test_gpu_lossy.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -222,8 +222,6 @@ def verify_chain(
         refuse_on_device(
             method=method != "race", return_weights=return_weights, trace=trace is not None
         )
-        if isinstance(rule, LossyRule):
-            refuse_on_device(**{f"rule {rule.name!r}": True})
         return verify_on_device(
             *given[:3],
             draft_logits=draft_logits,

@@ -5,6 +5,7 @@ Axes: B requests, K drafts, R = K + 1 rows, V vocabulary.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from torch import Tensor
 from fairdraft.ops.chain_inputs import check_forbidden
 from fairdraft.ops.device_address import device_field, field_here
 from fairdraft.ops.flat_rows import Layout
+from fairdraft.ops.lossy import LossyRule
 from fairdraft.ops.sample import TileStats
 from fairdraft.ops.triton.chain_memory import DeviceChain
 from fairdraft.ops.triton.launch import Arithmetic, temperature_tensor
+from fairdraft.ops.triton.lossy_launch import launch_lossy
 from fairdraft.ops.triton.placing import check_ids, draft_law, on_device, placed
 from fairdraft.ops.triton.sampling import check_stats
 from fairdraft.ops.triton.verify import launch_verify
@@ -59,14 +62,18 @@ def verify_on_device(
     )
     count, depth, _ = chain.sizes
     out = empty_verdict(count, depth + 1, device)
+    if isinstance(rule, LossyRule):
+        out = replace(out, lossy=rule.name)
     if count:
-        launch_verify(
-            chain._replace(is_common=rule == "common_noise"),
-            written(out),
-            is_block=rule == "block",
-            arithmetic=arithmetic,
-            workspace=workspace or Workspace(device),
-        )
+        options: dict[str, Any] = {
+            "arithmetic": arithmetic,
+            "workspace": workspace or Workspace(device),
+        }
+        if isinstance(rule, LossyRule):
+            launch_lossy(chain, written(out), rule=rule, **options)
+        else:
+            chain = chain._replace(is_common=rule == "common_noise")
+            launch_verify(chain, written(out), is_block=rule == "block", **options)
     return out
 
 
