@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from torch import Tensor
 
-from fairdraft import LLM, SamplingParams
+from fairdraft import LLM, SamplingParams, ops
 from fairdraft.engine import SpeculativeConfig
 from fairdraft.noise import Trace
 from fairdraft.ops import Synthetic, Threshold, Typical
@@ -127,12 +130,32 @@ def test_configurations_are_refused(options: dict[str, Any], message: str) -> No
         SpeculativeConfig.from_dict({"method": "ngram", **options})
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"impl": "triton"}, "impl='triton' and the lossy rule"), ({"trace": Trace()}, "trace and")],
+def test_a_trace_beside_a_lossy_rule_is_refused(target: Any) -> None:
+    with pytest.raises(ValueError, match="trace and the lossy rule 'typical'"):
+        LLM(target, speculative_config=config("typical", method="ngram"), trace=Trace())
+
+
+@pytest.mark.skipif(
+    not find_spec("triton") or os.environ.get("TRITON_INTERPRET") != "1",
+    reason="kernels run on the CPU interpreted alone",
 )
-def test_what_a_lossy_rule_cannot_be_beside_is_refused(
-    target: Any, options: dict[str, Any], message: str
+@lossy
+def test_kernels_give_the_text_of_the_host(
+    target: Any, draft: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ValueError, match=message):
-        LLM(target, speculative_config=config("typical", method="ngram"), **options)
+    """Eagerly, and the label stays; rounds are verified where the logits are."""
+    params = replace(PARAMS, max_tokens=5, n=1)
+    given = config(name, model=draft)
+    expected = LLM(target, speculative_config=given).generate([[0], [1, 2]], params)
+    llm = LLM(target, speculative_config=given, impl="triton")
+    verdicts, verify = [], ops.verify_chain
+
+    def noted(*args: Any, **options: Any) -> ops.Verdict:
+        verdicts.append(verify(*args, **options))
+        return verdicts[-1]
+
+    monkeypatch.setattr(ops, "verify_chain", noted)
+    got = llm.generate([[0], [1, 2]], params)
+    assert ids(got) == ids(expected) and {output.lossy for output in got} == {name}
+    assert {verdict.lossy for verdict in verdicts} == {name} and llm.engine.graphs is None
+    assert all(isinstance(verdict.num_broken, Tensor) for verdict in verdicts), "the host's ops ran"

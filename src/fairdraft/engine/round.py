@@ -98,9 +98,6 @@ class RoundRunner:
         self.observer: Observer | None = None
         #: where logits are filtered, sampled and verified
         self.device = ops_device(target.device, impl, trace)
-        if isinstance(rule, ops.LossyRule):
-            # lossy rules have no kernel
-            self.device = torch.device("cpu")
         self._workspace = _new_workspace(self.device, impl)
         self.cache = target.new_cache()
         self.clock = Clock()
