@@ -18,9 +18,8 @@ from fairdraft.engine.processing.grammar import GrammarState
 from fairdraft.engine.processing.plan import ProcessingPlan, compile_plan
 from fairdraft.ops.processors import DraftedPaths
 
-__all__ = ["KIND", "GrammarRound"]
+__all__ = ["GrammarRound"]
 
-KIND = "structured_outputs, JSON"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 
 

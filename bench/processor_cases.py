@@ -50,7 +50,7 @@ class Round(NamedTuple):
 
     paths: DraftedPaths
     plans: list[ProcessingPlan]
-    grammars: list[None]
+    grammars: list[Any]
     tallies: list[Tally | None]
 
 

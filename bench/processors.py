@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from conditions import conditions
-from grammar_case import KIND, GrammarRound
+from grammar_case import GrammarRound
+from grammar_masks import KIND
 from processor_cases import KINDS, Shape, plan_of, text_of
 from report import CheckError, refuse
 from timing import interleave, seconds_per_call, spread

@@ -3,7 +3,10 @@
 Device time comes from CUDA events around a replayed graph, over sets of rows that do not fit in the
 second-level cache. The host's time ends when a round is submitted. Waiting is apart from both: how
 long a synchronization takes is the machine's, and one after another the processors wait for every
-list that they send. Axes: B requests, K drafts, V ids.
+list that they send. Masks of a grammar were recorded before (`grammar_masks`, whose file also says
+what matching takes): what is timed is to pack, send and apply them, so llguidance is not needed.
+
+Axes: B requests, K drafts, V ids.
 """
 
 from __future__ import annotations
@@ -16,20 +19,26 @@ import numpy as np
 import torch
 from gpu_ops import _conditions as device_conditions
 from gpu_ops import time_graph
-from processor_cases import KINDS, Round, Shape, round_of
+from grammar_masks import KIND as GRAMMAR
+from grammar_masks import recorded_round
+from processor_cases import KINDS as MADE
+from processor_cases import Round, Shape
+from processor_cases import round_of as made_round
 from report import CheckError
 from timing import Spread, interleave, spread
 from torch import Tensor
 
 from fairdraft.engine.processing.device import process_on_device
+from fairdraft.engine.processing.grammar import match_grammar
 from fairdraft.engine.processing.order import probes_of, process
 from fairdraft.ops import processors
-from fairdraft.ops.processors import Edits, Guard
+from fairdraft.ops.processors import Bitmask, Edits, Guard
 
 SHAPES = [Shape(1, 3, 1000), Shape(16, 3, 1000), Shape(16, 3, 8000), Shape(64, 3, 1000)]
 QUICK_SHAPES = [Shape(2, 3, 100)]
 #: a custom processor waits twice a row
 CUSTOM_SHAPES = [*SHAPES[:2], *QUICK_SHAPES]
+KINDS = (*MADE, GRAMMAR)
 ROTATION_BYTES, LEAST_SETS, MOST_SETS = 200 << 20, 2, 64
 #: samples of the host's time, and of processors one after another
 HOST_ROUNDS, SLOW_ROUNDS = 25, 5
@@ -77,15 +86,26 @@ def measure(is_quick: bool) -> dict[str, Any]:
     }
 
 
+def round_of(kind: str, shape: Shape) -> Round:
+    """A round of one kind; the masks of a grammar were recorded."""
+    return recorded_round(shape) if kind == GRAMMAR else made_round(kind, shape)
+
+
 def _packed(own: Round) -> Edits:
     guards = [
         Guard(c, probes_of(plan, own.paths.vocab_size))
         for c, plan in enumerate(own.plans)
         if plan.mask_names
     ]
+    bitmasks = []
+    for c, grammar in enumerate(own.grammars):
+        if grammar is not None:
+            matched = match_grammar(own.paths, c, grammar)
+            pairs = zip(matched.rows, matched.masks, strict=True)
+            bitmasks += [Bitmask(c, row, bits) for row, bits in pairs]
     params = [plan.row_params for plan in own.plans]
     return processors.pack_edits(
-        own.paths, params, device=DEVICE, tallies=own.tallies, guards=guards
+        own.paths, params, device=DEVICE, tallies=own.tallies, bitmasks=bitmasks, guards=guards
     )
 
 

@@ -141,3 +141,21 @@ def test_a_grammar_of_the_benchmark_masks_rows_of_texts_that_it_matches(
     assert process(logits, own.paths(), own.plans, own.grammars) == {}
     is_masked = logits == -torch.inf
     assert (is_masked.sum(-1) > 30).all() and not is_masked[..., 300:900].any()
+
+
+def test_recorded_masks_of_a_grammar_are_those_of_the_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And a round of them masks rows; 151,936 ids, the size that is timed."""
+    pytest.importorskip("llguidance", reason="the extra `grammar` is not installed")
+    monkeypatch.syspath_prepend(str(BENCH))
+    masks, cases = (
+        importlib.import_module("grammar_masks"),
+        importlib.import_module("processor_cases"),
+    )
+    shape = cases.Shape(2, 3, 100)
+    own, logits = masks.recorded_round(shape), torch.zeros(shape.logits)
+    assert process(logits, own.paths, own.plans, own.grammars) == {}
+    is_masked = logits == -torch.inf
+    assert (is_masked.sum(-1) > 30).all() and not is_masked[..., 300:151_000].any()
+    assert masks.record()["masks"] == json.loads(masks.PATH.read_text())["masks"]
