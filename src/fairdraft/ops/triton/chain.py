@@ -2,8 +2,8 @@
 
 Programs are ordered row 0 of every request, row 1 of every request, and so on, and a program whose
 request already ended at an earlier row reads nothing. The last program of a row decides it: it
-tests the row's draft, or draws the token that a draft has to match, and where rows are few the
-bonus. `emit.py` puts a request together, and draws what is left to draw.
+tests the row's draft, or draws the token that a draft has to match. `emit.py` puts a request
+together, and draws what is left to draw; `few.py` has what runs instead where rows are few.
 Axes: B requests, K drafts, R = K + 1 rows, V vocabulary, T tiles.
 """
 

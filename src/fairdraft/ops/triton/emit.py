@@ -113,7 +113,7 @@ def emit_kernel(
     MODE: tl.constexpr,
     STRIDES: tl.constexpr,
     ADDRESS: tl.constexpr,
-    SHAPE: tl.constexpr,
+    SHAPE: tl.constexpr,  # 1, most tiles, most rows, whether a kernel made residuals before
     HAS_PDL: tl.constexpr,
 ):
     R: tl.constexpr = K + 1
@@ -124,11 +124,12 @@ def emit_kernel(
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])
     is_block = MODE[1] & (is_matched == 0)
     fields = request_fields(at, b, STRIDES)
-    # the kernel before lets this one start when rows are decided: only what it makes is waited for
-    if not MODE[2]:
+    # a kernel of residuals lets this one start when rows are decided: only it is waited for then
+    IS_EARLY: tl.constexpr = MODE[2] and SHAPE[3] > 0
+    if not IS_EARLY:
         wait_for_previous(HAS_PDL)
     known = known_rows(found, drafts, first, n, b, K, SHAPE[2])
-    if MODE[2] and MODE[1]:
+    if IS_EARLY and MODE[1]:
         wait_for_previous(HAS_PDL)
     walk = request_end(found, path, tests, b, n, is_block, K, SHAPE[2])
     end, state, rho = walk[0], walk[1], walk[2]
@@ -143,7 +144,7 @@ def emit_kernel(
         laws = request_laws(p_stats, q_stats, place, q_place, num_tiles, c, draft_c, is_rejected)
         key, counter, _ = final_address(fields, end, n, ADDRESS, MODE[8])
         tiles = (b * K + end if MODE[1] else b) * num_tiles
-        if not MODE[1]:
+        if IS_EARLY and not MODE[1]:
             wait_for_previous(HAS_PDL)
         if is_rejected | ((state == DRAWN) & (token < 0)):
             token, drawn_margin = replacement(

@@ -22,6 +22,7 @@ from fairdraft.ops.triton.emit import emit_kernel
 from fairdraft.ops.triton.launch import Arithmetic, max_tiles
 from fairdraft.ops.triton.lossy import lossy_kernel
 from fairdraft.ops.triton.resolve import resolve_kernel
+from fairdraft.ops.triton.target import sharing_warps
 from fairdraft.ops.triton.verify import chain_shape, constants_of, drafts_of, residual_shape
 from fairdraft.ops.triton.workspace import Workspace
 
@@ -70,7 +71,7 @@ def _launch_all(
     limits = ((count, vocab_size, num_tiles), chain.num_rows, chain.num_slots)
     common = constants_of(chain, False, arithmetic, noise_device.pack_counter)
     reach = (max_tiles(num_tiles), power_of_two(depth + 1))
-    tiles, warps, _ = chain_shape(rows, num_tiles)
+    tiles, warps = chain_shape(rows, num_tiles)
     lossy_kernel[(rows * -(-num_tiles // tiles),)](
         *inputs,
         workspace.empty("lossy_spread", (rows, num_tiles if numbers.kind == 0 else 1), _FLOAT),
@@ -78,10 +79,11 @@ def _launch_all(
         *limits,
         RULE=(numbers.kind, numbers.replaced, *(float(value) for value in numbers.values)),
         SHAPE=(tiles, *reach),
-        **common | {"num_warps": warps},
+        **common | {"num_warps": sharing_warps(workspace.device, warps)},
     )
     residual = residual_memory(workspace, count, 1)
-    if numbers.replaced == RESIDUAL and chain.draft is not None and depth:
+    has_residuals = numbers.replaced == RESIDUAL and chain.draft is not None and depth > 0
+    if has_residuals:
         residual = residual_memory(workspace, count, num_tiles)
         tiles, loops, warps = residual_shape(count, num_tiles, arithmetic)
         resolve_kernel[(count * -(-num_tiles // (tiles * loops)),)](
@@ -92,4 +94,6 @@ def _launch_all(
             **common | {"num_warps": warps},
         )
     final: dict[str, Any] = common | {"num_warps": 4}
-    emit_kernel[(count,)](*inputs, residual, out, *limits, SHAPE=(1, *reach, 1), **final)
+    emit_kernel[(count,)](
+        *inputs, residual, out, *limits, SHAPE=(1, *reach, int(has_residuals)), **final
+    )

@@ -89,8 +89,9 @@ def _launch_all(
     first = _launch_few if rows <= FEW_ROWS else _launch_chain
     first(inputs, numbers, workspace, reach, common)
     residual = _launch_residuals(inputs, numbers, workspace, reach, arithmetic, common)
+    shape = (1, *reach, int(common["MODE"][2]))
     emit_kernel[(count,)](
-        *inputs, residual, out, *numbers, SHAPE=(1, *reach, 1), **common | {"num_warps": 4}
+        *inputs, residual, out, *numbers, SHAPE=shape, **common | {"num_warps": 4}
     )
 
 
