@@ -34,17 +34,11 @@ def request_fields(at: tuple[Any, Any, Any], count: int) -> tuple[np.ndarray, np
 
 
 def chain_addresses(
-    at: tuple[Any, Any, Any],
-    num_drafts: np.ndarray,
-    depth: int,
-    *,
-    is_common: bool = False,
-    is_cpu: bool = False,
+    at: tuple[Any, Any, Any], num_drafts: np.ndarray, depth: int, *, is_common: bool = False
 ) -> tuple[noise.Address, noise.Address]:
     """The K tests and the K + 1 last tokens of each request; `at` is key, anchor and sample.
 
-    Under common noise there are no tests, and every token has the address of plain decoding. With
-    `is_cpu` a kernel names the same.
+    Under common noise there are no tests, and every token has the address of plain decoding.
     """
     count = len(num_drafts)
     keys, anchors, sample = request_fields(at, count)
@@ -52,13 +46,6 @@ def chain_addresses(
         positions = anchors + np.arange(depth + 1)
         final_at = noise.address(Stream.TARGET, key=keys, position=positions, sample=sample)
         return final_at[:0], final_at
-    if is_cpu and not isinstance(sample, int):
-        from fairdraft.ops.cpu.addresses import name_chain
-
-        do_fit, *named = name_chain(keys, anchors, sample, num_drafts, depth)
-        # what does not fit is refused by name below
-        if do_fit:
-            return noise.Address(*named[:2]), noise.Address(*named[2:])
     nodes, offsets, streams, row = _columns(depth)
     streams = np.where(row < num_drafts[:, None], streams, int(Stream.BONUS))
     positions = anchors + offsets

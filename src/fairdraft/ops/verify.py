@@ -237,8 +237,8 @@ def verify_chain(
         )
     if draft_stats is not None or workspace is not None:
         raise ValueError("draft_stats and workspace are for tensors on a GPU; leave them out")
-    kind = {"is_common": rule == "common_noise", "is_cpu": backend == "cpu"}
-    inputs = _chain_inputs(*given, temperatures, marks, at, layout, kind)
+    is_common = rule == "common_noise"
+    inputs = _chain_inputs(*given, temperatures, marks, at, layout, is_common)
     if method != "race":
         inputs = inputs._replace(method=method)
     return _verify_on_host(inputs, rule, backend == "cpu", trace, return_weights)
@@ -314,7 +314,7 @@ def _chain_inputs(
     marks,
     at,
     layout,
-    kind,
+    is_common,
 ):
     target, spans = target_rows(
         target_logits, draft_token_ids, num_draft_tokens, draft_logits, layout
@@ -338,7 +338,7 @@ def _chain_inputs(
         check_forbidden(forbidden, np.shape(draft_token_ids))
         marked = np.asarray(forbidden, np.bool_)
         is_forbidden |= marked if spans is None else padded(marked, spans, shape[1], 0)
-    accept_at, final_at = chain_addresses(at, num_drafts, shape[1], **kind)
+    accept_at, final_at = chain_addresses(at, num_drafts, shape[1], is_common=is_common)
     return ChainInputs(
         target,
         draft,
