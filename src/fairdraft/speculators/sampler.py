@@ -115,8 +115,10 @@ class RoundSampler(ABC):
         trace: Trace | None,
     ) -> Drawn:
         count = len(self.anchor)
-        first = (step - 1) * count
         is_whole = len(rows) == count
+        if is_whole and self._is_plain and trace is None:
+            return self._draw_whole(logits, step, greedy)
+        first = (step - 1) * count
         at = self._addresses[slice(first, first + count) if is_whole else first + rows]
         if not is_law:
             logits = self.law(logits, step, rows, greedy=greedy)
@@ -156,41 +158,20 @@ class RoundSampler(ABC):
         )
         return Drawn(torch.from_numpy(token_ids), torch.from_numpy(error), logits)
 
-    def step_drawer(
-        self, drafts: np.ndarray, laws: Tensor | None, *, greedy: bool = False
-    ) -> Callable[[Tensor, int], np.ndarray | None] | None:
-        """What draws whole steps in one call each, where there is nothing to do but to draw.
+    def _draw_whole(self, logits: Tensor, step: int, greedy: bool) -> Drawn:
+        """Draws a step of all rows where there is nothing to do but to draw, in one call."""
+        from fairdraft.ops.cpu.sample import draw_step
 
-        Args:
-            drafts: int64 [B, K]; a step's column is written.
-            laws: float32 [B, K, V], written likewise with what was drawn from; or None.
-            greedy: As in `draw`.
-
-        Returns:
-            Called with logits [B, V] and the step; returns errors [B], or None if there are none.
-            The tokens and the noise are those of `draw`. None where rows are processed, filtered,
-            traced, or drawn by something else than the CPU's kernels.
-        """
-        is_plain = self.process is None and self.trace is None and not self._has_filter
-        if not is_plain or self._backend != "cpu":
-            return None
-        from fairdraft.ops.cpu.sample import draw_drafts
-
+        values = as_rows("logits", logits, dims=2)
         count = len(self.anchor)
-        scales = np.zeros(count, np.float32) if greedy else self._scales
-        at, is_race = (self._addresses.key, self._addresses.counter), self.method == "race"
-        kept = np.empty((0, 0, 0), np.float32) if laws is None else laws.numpy()
-        error = np.zeros(count, np.int64)
-
-        def draw(logits: Tensor, step: int) -> np.ndarray | None:
-            values = as_rows("logits", logits, dims=2)
-            if len(values) != count:
-                raise ValueError(f"logits has {len(values)} rows; draft {step} needs {count}")
-            first = (step - 1) * count
-            args = (values, scales, at, first, is_race, step, drafts, kept, error)
-            return error if draw_drafts(*args) else None
-
-        return draw
+        if len(values) != count:
+            raise ValueError(f"logits has {len(values)} rows; draft {step} needs {count}")
+        at = self._addresses
+        scales = self._no_scales if greedy else self._scales
+        token_ids, error = draw_step(
+            values, scales, at.key, at.counter, (step - 1) * count, self.method == "race"
+        )
+        return Drawn(torch.from_numpy(token_ids), torch.from_numpy(error), logits)
 
     # what no draw changes is found and checked once a round
     @cached_property
@@ -203,6 +184,15 @@ class RoundSampler(ABC):
     @cached_property
     def _scales(self) -> np.ndarray:
         return temperature_scales("temperature", self.temperature, len(self.anchor))
+
+    @cached_property
+    def _no_scales(self) -> np.ndarray:
+        return np.zeros(len(self.anchor), np.float32)
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Whether rows are neither processed nor filtered, and the CPU's kernels draw."""
+        return self.process is None and not self._has_filter and self._backend == "cpu"
 
     @cached_property
     def _has_filter(self) -> bool:

@@ -43,35 +43,23 @@ def _sample(values, scales, key, counter, is_race, stats, out):
 
 
 @kernel
-def draw_drafts(values, scales, at, first, is_race, step, drafts, laws, error):
-    """Draws draft `step` of every row as `sample_cpu` does, and keeps it where it belongs.
+def draw_step(values, scales, key, counter, first, is_race):
+    """Token and error of each row [B], as `sample_cpu` draws them, from a round's addresses.
 
     Args:
         values: float32 [B, V].
         scales: float32 [B].
-        at: Keys and counters of all draws of the round; row b's is the one at `first` + b.
+        key, counter: Of all draws of the round; row b's is the one at `first` + b.
         first: Of the step.
         is_race: Whether by two levels.
-        step: From 1.
-        drafts: int64 [B, K]; column `step` - 1 is written.
-        laws: float32 [B, K, V], written likewise with what was drawn from; or no rows.
-        error: int64 [B], written.
-
-    Returns:
-        How many rows could not be drawn from.
     """
-    key, counter = at
-    num_failed = 0
+    token_ids, error = np.empty(len(values), np.int64), np.empty(len(values), np.int64)
     tiles, scratch = _scratch(values.shape[1], is_race)
     for b in range(len(values)):
-        _, token, _, error[b] = _draw(
+        _, token_ids[b], _, error[b] = _draw(
             values[b], scales[b], key[first + b], counter[first + b], is_race, tiles, scratch
         )
-        drafts[b, step - 1] = token
-        num_failed += error[b] != 0
-        if len(laws):
-            laws[b, step - 1] = values[b]
-    return num_failed
+    return token_ids, error
 
 
 @njit
