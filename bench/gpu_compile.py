@@ -42,6 +42,7 @@ from fairdraft.ops import triton as kernels
 from fairdraft.ops.processors import Bitmask, DraftedPaths, Guard, RowParams
 from fairdraft.ops.processors.edits import NUM_PROBES
 from fairdraft.ops.triton import target as launch_target
+from fairdraft.ops.triton.verify import FEW_ROWS
 
 WAVES = {"gfx90a": 64, "gfx942": 64, "gfx950": 64, "gfx1100": 32, "gfx1201": 32}
 NUM_DRAFTS, TREE, TILE = 3, (0, 0, 0, 1, 1), 512
@@ -116,6 +117,8 @@ def calls() -> Iterator[tuple[str, Callable[[], object]]]:
                 yield f"{rule} {named}", partial(_verify, count, rule=rule, **how)
                 call = partial(_verify, count, rule=rule, has_stats=True, **how)
                 yield f"{rule} {named} statistics", call
+        for lossy in (ops.Typical(), ops.Threshold(), ops.Synthetic((0.5,) * NUM_DRAFTS)):
+            yield f"{lossy.name} {arithmetic}", partial(_verify, 2, rule=lossy, **how)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         kind = str(dtype).removeprefix("torch.")
         yield f"sample {kind}", partial(_sample, 8, 151_936, dtype=dtype)
@@ -133,6 +136,8 @@ def quick_calls() -> Iterator[tuple[str, Callable[[], object]]]:
         how["arithmetic"] = arithmetic
         yield f"gumbel {arithmetic}", partial(_sample, 8, method="gumbel", **how)
         yield f"{rule} {arithmetic}", partial(_verify, 2, rule=rule, **how)
+    yield "many rows", partial(_verify, FEW_ROWS, **how)
+    yield "typical", partial(_verify, 2, rule=ops.Typical(), **how)
     yield "tree fast", partial(_verify_tree, 1_000, arithmetic="fast")
     yield "processors", partial(_process, torch.float32)
     yield from _other_calls(1_000)

@@ -158,6 +158,7 @@ def test_what_has_no_lossy_form_is_refused(rule: LossyRule) -> None:
         (lambda: Threshold(accept_threshold_single=-1), "accept_threshold_single = -1"),
         (lambda: Threshold(accept_threshold_acc=True), "accept_threshold_acc = True"),
         (lambda: Synthetic(()), "rates is empty"),
+        (lambda: Synthetic(0.5), "rates = 0.5 must be numbers"),  # pyright: ignore[reportArgumentType]
         (lambda: Synthetic((0.5, 0.6)), r"rates = \[0.5, 0.6\].*never rise"),
         (lambda: Synthetic((1.5,)), r"rates = \[1.5\] must be in \[0, 1\]"),
         (lambda: Synthetic.of_length(3.5, 2), "length = 3.5 must be from 1 to 3"),

@@ -85,7 +85,10 @@ class Synthetic:
     name = "synthetic"
 
     def __post_init__(self) -> None:
-        rates = tuple(float(rate) for rate in self.rates)
+        try:
+            rates = tuple(float(rate) for rate in self.rates)
+        except (TypeError, ValueError):
+            raise ValueError(f"rates = {self.rates!r} must be numbers, one a draft") from None
         object.__setattr__(self, "rates", rates)
         if not rates:
             raise ValueError("rates is empty: give one a draft")
