@@ -91,7 +91,7 @@ def _push_text(
 
 def _write_tokens(rows: RowTable, result: Round, kept: np.ndarray) -> None:
     begin = rows["num_decided"]
-    rows.reserve(int((begin + kept).max()))
+    rows.reserve(max((begin + kept).tolist()))
     columns = np.arange(result.token_ids.shape[1])
     row, column = np.nonzero(columns[None, :] < kept[:, None])
     position = begin[row] + column

@@ -193,8 +193,9 @@ class RoundRunner:
         counts, drafts = proposal.num_draft_tokens.numpy(), proposal.token_ids.numpy()
         is_wrong = (counts < 0) | (counts > limits)
         assert not np.count_nonzero(is_wrong), "more drafts than there is room"
-        is_absent = (drafts < 0) & (np.arange(drafts.shape[1]) < counts[:, None])
-        assert not np.count_nonzero(is_absent), "a placeholder among the drafts present"
+        if np.count_nonzero(is_absent := drafts < 0):
+            is_absent &= np.arange(drafts.shape[1]) < counts[:, None]
+            assert not np.count_nonzero(is_absent), "a placeholder among the drafts present"
         return proposal
 
     def _new_sampler(

@@ -73,6 +73,8 @@ class RowTable:
         self.num_rows = 0
         self.sequences: list[Sequence] = []
         self.records = np.zeros(max_rows, record_dtype(num_speculative_tokens))
+        # a round reads some forty fields
+        self._views: dict[str, np.ndarray] = {}
         self.token_ids = np.zeros((max_rows, _FIRST_LENGTH), np.int64)
         self.sources = np.zeros((max_rows, _FIRST_LENGTH), np.uint8)
         self.stop_ids = np.full((max_rows, 1), NO_TOKEN, np.int64)
@@ -84,7 +86,10 @@ class RowTable:
 
     def __getitem__(self, field: str) -> np.ndarray:
         """A field of the rows in use [B], a view."""
-        return self.records[field][: self.num_rows]
+        view = self._views.get(field)
+        if view is None or len(view) != self.num_rows:
+            view = self._views[field] = self.records[field][: self.num_rows]
+        return view
 
     def admit(self, sequence: Sequence) -> int:
         """Gives a sequence the next row, with all it has decided; returns the row."""

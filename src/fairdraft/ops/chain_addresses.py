@@ -46,12 +46,11 @@ def chain_addresses(
         positions = anchors + np.arange(depth + 1)
         final_at = noise.address(Stream.TARGET, key=keys, position=positions, sample=sample)
         return final_at[:0], final_at
-    nodes, offsets, streams, row = _columns(depth)
-    streams = np.where(row < num_drafts[:, None], streams, int(Stream.BONUS))
+    nodes, offsets, streams = _columns(depth)
+    streams = streams[num_drafts]
     positions = anchors + offsets
     if np.count_nonzero(num_drafts) < count:
         is_plain = num_drafts == 0
-        streams[is_plain, depth:] = Stream.TARGET
         anchors, nodes = (
             np.where(is_plain[:, None], 0, anchors),
             np.where(is_plain[:, None], 0, nodes),
@@ -68,17 +67,19 @@ def chain_addresses(
 
 
 @cache
-def _columns(depth: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Node, position less the anchor, stream and row of the K tests and then the K + 1 last tokens.
+def _columns(depth: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Node and position less the anchor of the K tests and then the K + 1 last tokens [2 K + 1].
 
-    The stream of a last token is that of a rejection; the row of a test is -1.
+    And their streams where a request has 0, 1, .. K drafts [K + 1, 2 K + 1].
     """
     drafts, last = np.arange(depth), np.arange(depth + 1)
+    tests = np.full((depth + 1, depth), int(Stream.ACCEPT))
+    ends = np.where(last < last[:, None], int(Stream.RESIDUAL), int(Stream.BONUS))
+    ends[0] = Stream.TARGET
     return (
         np.concatenate([drafts + 1, last]),
         np.concatenate([drafts, last]),
-        np.repeat([int(Stream.ACCEPT), int(Stream.RESIDUAL)], [depth, depth + 1]),
-        np.concatenate([np.full(depth, -1), last]),
+        np.concatenate([tests, ends], axis=1),
     )
 
 

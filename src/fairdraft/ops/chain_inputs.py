@@ -61,10 +61,9 @@ class ChainOutputs(NamedTuple):
 
 def check_counts(num_draft_tokens: np.ndarray, depth: int) -> None:
     """Refuses numbers of drafts outside 0..K."""
-    given = num_draft_tokens
-    if np.count_nonzero((given < 0) | (given > depth)):
-        bad = given[(given < 0) | (given > depth)].flat[0]
-        raise ValueError(f"num_draft_tokens = {bad} is outside 0..{depth}, the drafts given")
+    bad = [count for count in num_draft_tokens.tolist() if not 0 <= count <= depth]
+    if bad:
+        raise ValueError(f"num_draft_tokens = {bad[0]} is outside 0..{depth}, the drafts given")
 
 
 def refuse_laws(**given: Any) -> None:

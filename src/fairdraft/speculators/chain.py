@@ -48,7 +48,8 @@ class DraftChain:
         self.vocab_size = vocab_size
         self.greedy = greedy
         self.confidence_threshold = confidence_threshold
-        self._laws = torch.empty(0)
+        self._memory = self._laws = torch.empty(0)
+        self._host_laws: np.ndarray | None = None
 
     def draw(
         self,
@@ -71,7 +72,8 @@ class DraftChain:
         Noise:
             One race for each draft as its sampler says, none when greedy.
         """
-        num_steps = int(counts.max(initial=0))
+        asked: list[int] = counts.tolist()
+        num_steps = max(asked, default=0)
         if not num_steps:
             return Proposal.empty(state.num_rows)
         # filled through NumPy, which writes a few numbers several times faster than torch
@@ -81,8 +83,8 @@ class DraftChain:
         size = self.vocab_size if candidates is None else candidates.shape[2]
         laws = self._law_buffer(state, num_steps, size) if has_laws and not self.greedy else None
         errors: dict[int, str] = {}
-        rows = np.flatnonzero(counts > 0)
-        num_shared = int(counts[rows].min())
+        rows = np.array([row for row, count in enumerate(asked) if count > 0])
+        num_shared = min(count for count in asked if count > 0)
         has_stop = self.confidence_threshold > 0
         device = state.sampler.device
         for step in range(1, num_steps + 1):
@@ -113,13 +115,12 @@ class DraftChain:
             index = slice(None) if len(rows) == state.num_rows else rows
             drafts[index, step - 1] = drawn.token_ids.numpy()
             if laws is not None and isinstance(drawn, Drawn):
-                _keep_law(laws, step, index, drawn.logits, candidates)
+                self._keep_law(laws, step, index, drawn.logits, candidates)
             error = drawn.error.numpy()
             if np.count_nonzero(error):
                 errors |= self._note_errors(rows, error, step)
                 counts[list(errors)] = 0
-        num_left = int(counts.max())
-        if has_stop and num_left < num_steps:
+        if has_stop and (num_left := int(counts.max())) < num_steps:
             # what is not drafted is not scored
             drafts = np.ascontiguousarray(drafts[:, :num_left])
             laws = None if laws is None or not num_left else laws[:, :num_left].contiguous()
@@ -146,10 +147,34 @@ class DraftChain:
     def _law_buffer(self, state: DraftState, num_steps: int, num_ids: int) -> Tensor:
         device = state.sampler.device
         shape = (state.num_rows, num_steps, num_ids)
+        # most rounds have the shape of the one before
+        if self._laws.shape == shape and self._laws.device == device:
+            return self._laws
         size = math.prod(shape)
-        if self._laws.numel() < size or self._laws.device != device:
-            self._laws = torch.empty(size, device=device)
-        return self._laws[:size].view(shape)
+        if self._memory.numel() < size or self._memory.device != device:
+            self._memory = torch.empty(size, device=device)
+        self._laws = self._memory[:size].view(shape)
+        self._host_laws = self._laws.numpy() if device.type == "cpu" else None
+        return self._laws
+
+    def _keep_law(
+        self,
+        laws: Tensor,
+        step: int,
+        index: slice | np.ndarray,
+        law: Tensor,
+        candidates: Tensor | None,
+    ) -> None:
+        """Writes what rows `index` drew from at a step, of its candidates alone if it has any."""
+        is_whole = isinstance(index, slice)
+        if is_whole and candidates is None and self._host_laws is not None:
+            # a fifth of what torch takes for a few rows
+            self._host_laws[:, step - 1] = law.numpy()
+            return
+        place = index if is_whole else torch.from_numpy(index)
+        if candidates is not None:
+            law = law.gather(1, candidates[place, step - 1])
+        laws[place, step - 1] = law
 
     def _note_errors(self, rows: np.ndarray, error: np.ndarray, step: int) -> dict[int, str]:
         return {
@@ -157,21 +182,6 @@ class DraftChain:
             for row, code in zip(rows, error.tolist(), strict=True)
             if code
         }
-
-
-def _keep_law(
-    laws: Tensor, step: int, index: slice | np.ndarray, law: Tensor, candidates: Tensor | None
-) -> None:
-    """Writes what rows `index` drew from at a step, of its candidates alone if there are any."""
-    is_whole = isinstance(index, slice)
-    if is_whole and candidates is None and laws.device.type == "cpu":
-        # a fifth of what torch takes for a few rows
-        laws.numpy()[:, step - 1] = law.numpy()
-        return
-    place = index if is_whole else torch.from_numpy(index)
-    if candidates is not None:
-        law = law.gather(1, candidates[place, step - 1])
-    laws[place, step - 1] = law
 
 
 def _candidates_of(state: DraftState, given: Tensor | None, num_steps: int) -> Tensor | None:

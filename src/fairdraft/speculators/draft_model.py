@@ -70,7 +70,7 @@ class DraftModelSpeculator:
         anchor = state.num_decided
         self._pending = None
         counts = self._num_drafts(anchor, state.max_draft_tokens)
-        self._num_fed = np.zeros_like(counts)
+        self._num_fed = np.zeros(len(counts), np.int64)
 
         def next_logits(step: int, before: np.ndarray, rows: np.ndarray) -> Tensor:
             if step == 1:

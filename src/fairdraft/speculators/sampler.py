@@ -160,15 +160,13 @@ class RoundSampler(ABC):
 
     def _draw_whole(self, logits: Tensor, step: int, greedy: bool) -> Drawn:
         """Draws a step of all rows where there is nothing to do but to draw, in one call."""
-        from fairdraft.ops.cpu.sample import draw_step
-
         values = as_rows("logits", logits, dims=2)
         count = len(self.anchor)
         if len(values) != count:
             raise ValueError(f"logits has {len(values)} rows; draft {step} needs {count}")
         at = self._addresses
         scales = self._no_scales if greedy else self._scales
-        token_ids, error = draw_step(
+        token_ids, error = self._draw_step(
             values, scales, at.key, at.counter, (step - 1) * count, self.method == "race"
         )
         return Drawn(torch.from_numpy(token_ids), torch.from_numpy(error), logits)
@@ -193,6 +191,13 @@ class RoundSampler(ABC):
     def _is_plain(self) -> bool:
         """Whether rows are neither processed nor filtered, and the CPU's kernels draw."""
         return self.process is None and not self._has_filter and self._backend == "cpu"
+
+    @cached_property
+    def _draw_step(self) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+        # numba is not there unless the CPU's kernels are
+        from fairdraft.ops.cpu.sample import draw_step
+
+        return draw_step
 
     @cached_property
     def _has_filter(self) -> bool:
