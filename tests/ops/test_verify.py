@@ -226,6 +226,18 @@ def test_an_empty_residual_samples_from_the_target(impl: Impl, rule: Rule) -> No
 
 @rules
 @pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("depth", [0, 2])
+def test_no_requests_come_to_nothing(impl: Impl, rule: Rule, depth: int) -> None:
+    target, ids = torch.zeros(0, depth + 1, 5), torch.zeros(0, depth, dtype=torch.int64)
+    none = torch.zeros(0, dtype=torch.int64)
+    got = ops.verify_chain(
+        target, ids, none, draft_logits=None, key=1, anchor=1, rule=rule, impl=impl
+    )
+    assert got.token_ids.shape == (0, depth + 1) and len(got.error) == 0
+
+
+@rules
+@pytest.mark.parametrize("impl", IMPLS)
 def test_streams_of_the_last_token(impl: Impl, rule: Rule) -> None:
     target = torch.full((4, 3, 8), -40.0)
     target[..., 2] = 40.0

@@ -65,3 +65,24 @@ def test_a_missing_row_is_refused() -> None:
     sampler = new_sampler(SharedSampler)
     with pytest.raises(ValueError, match="logits has 3 rows; draft 1 needs 4"):
         sampler.draw(torch.zeros(ROWS - 1, VOCAB_SIZE), 1, np.arange(ROWS))
+
+
+@pytest.mark.parametrize("kind", [SharedSampler, CommonSampler])
+def test_all_rows_in_another_order_keep_their_own_laws(kind: type[Any]) -> None:
+    """A greedy row among hot ones: temperature and address are the row's, wherever it stands."""
+    logits = torch.randn(ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(6))
+    order = np.array([2, 0, 3, 1])
+    for impl in ("cpu", "reference"):
+        sampler = new_sampler(kind, impl=impl)
+        whole = sampler.draw(logits, 1, np.arange(ROWS))
+        shuffled = sampler.draw(logits[order], 1, order)
+        assert shuffled.token_ids.tolist() == whole.token_ids[order].tolist()
+
+
+@pytest.mark.parametrize("step", [-1, 0, STEPS + 1, 50_000])
+@pytest.mark.parametrize("impl", ["cpu", "reference"])
+def test_a_step_that_the_round_does_not_have_is_refused(impl: str, step: int) -> None:
+    """It has no address of its own."""
+    sampler = new_sampler(SharedSampler, impl=impl)
+    with pytest.raises(ValueError, match=f"step = {step} is outside 1..{STEPS}"):
+        sampler.draw(torch.zeros(ROWS, VOCAB_SIZE), step, np.arange(ROWS))

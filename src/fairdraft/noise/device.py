@@ -154,17 +154,10 @@ def exponentials_at(key, counter, lane, LEVEL: tl.constexpr):
 @triton.jit
 def accept_uniform(key, counter):
     """Twin of `exponential.accept_uniform` for one address: a float64 in (0, 1)."""
-    first = tl.zeros([1], tl.uint32) + counter[0]
-    return tl.sum(accept_uniforms(key, (first, counter[1], counter[2], counter[3])), 0)
-
-
-@triton.jit
-def accept_uniforms(key, counter):
-    """The same for addresses whose first words are a block, the others blocks or one."""
-    zero = counter[0] * 0
+    zero = tl.zeros([1], tl.uint32)
     w0, w1, _, _ = tl.philox(
-        key, counter[0], zero + counter[1], zero + counter[2], zero + counter[3]
+        key, zero + counter[0], zero + counter[1], zero + counter[2], zero + counter[3]
     )
     word = (w0.to(tl.uint64) << 32) | w1.to(tl.uint64)
     half = tl.full([1], 0.5, tl.float64)
-    return ((word >> 12).to(tl.float64) + half) * 2.220446049250313e-16
+    return tl.sum(((word >> 12).to(tl.float64) + half) * 2.220446049250313e-16, 0)

@@ -59,7 +59,8 @@ def chain_addresses(
     named = noise.address(
         streams, key=keys, position=positions, anchor=anchors, node=nodes, sample=sample
     )
-    key, counter = named.key.reshape(count, -1), named.counter.reshape(count, -1, 4)
+    width = 2 * depth + 1
+    key, counter = named.key.reshape(count, width), named.counter.reshape(count, width, 4)
     return (
         _joined(key[:, :depth], counter[:, :depth]),
         _joined(key[:, depth:], counter[:, depth:]),

@@ -162,8 +162,8 @@ def verify_chain(
         impl: "auto", "reference", "cpu" or "triton"; refused if it cannot run. Tensors on a GPU
             are verified there, and the call does not wait for it.
         arithmetic: As in `ops.sample`.
-        draft_stats: Statistics of the drafts' rows from their own sampling, B K rows in order; q's
-            rows are then read only where a draft was rejected (GPU).
+        draft_stats: Statistics of the drafts' rows from their own sampling, at draft_temperature,
+            B K rows in order; q's rows are then read only where a draft was rejected (GPU).
         trace: Records every address used with a digest of what was tested or raced (CPU).
         workspace, validate: As in `ops.sample` (GPU).
 

@@ -78,8 +78,8 @@ def verify_tree(
             are verified there, and the call does not wait for it.
         arithmetic: As in `ops.sample`.
         draft_stats: Statistics of the rows that the nodes were drawn from, each without its elder
-            siblings (-inf), from their own sampling, B N rows in order; q's rows are then read
-            only where a child was rejected (GPU).
+            siblings (-inf), from their own sampling at draft_temperature, B N rows in order; q's
+            rows are then read only where a child was rejected (GPU).
         trace: Records every address used with a digest of what was tested or raced (CPU).
         workspace, validate: As in `ops.sample` (GPU).
 

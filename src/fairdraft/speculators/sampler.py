@@ -114,8 +114,11 @@ class RoundSampler(ABC):
         is_law: bool,
         trace: Trace | None,
     ) -> Drawn:
+        if not 1 <= step <= self.num_steps:
+            raise ValueError(f"step = {step} is outside 1..{self.num_steps}, the round's drafts")
         count = len(self.anchor)
-        is_whole = len(rows) == count
+        # all rows in another order are not all rows
+        is_whole = len(rows) == count and bool((rows == self._every_row).all())
         if is_whole and self._is_plain and trace is None:
             return self._draw_whole(logits, step, greedy)
         first = (step - 1) * count
@@ -182,6 +185,10 @@ class RoundSampler(ABC):
     @cached_property
     def _scales(self) -> np.ndarray:
         return temperature_scales("temperature", self.temperature, len(self.anchor))
+
+    @cached_property
+    def _every_row(self) -> np.ndarray:
+        return np.arange(len(self.anchor))
 
     @cached_property
     def _no_scales(self) -> np.ndarray:

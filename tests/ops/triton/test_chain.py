@@ -250,6 +250,15 @@ def test_what_is_kept_of_a_workspace_is_made_anew_once_a_buffer_grows() -> None:
     assert taken().data_ptr() == workspace._buffers["some"].data_ptr() != first.data_ptr()
 
 
+def test_a_counter_that_there_is_no_memory_for_is_none() -> None:
+    workspace = Workspace("cpu")
+    workspace.begin()
+    with pytest.raises(RuntimeError, match="memory"):
+        workspace.zeros("some", (1 << 60,), torch.int32)
+    workspace.begin()
+    assert workspace.zeros("some", (2,), torch.int32).tolist() == [0, 0]
+
+
 @both_ways
 @pytest.mark.parametrize(
     ("rule", "kernel"),

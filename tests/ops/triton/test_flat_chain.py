@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,6 +109,20 @@ def test_statistics_have_a_row_for_each_flat_draft() -> None:
     with pytest.raises(ValueError, match=r"draft_stats.tile_max has shape \(3, 1\), not \(6, 1\)"):
         block = flat | {"draft_logits": call["draft_logits"]}
         ops.verify_chain(**block, **KERNELS, draft_stats=drawn.stats)
+
+
+@pytest.mark.parametrize("field", ["tile_max", "tile_sum", "row_max", "row_sum"])
+def test_statistics_that_are_laid_out_in_another_way_are_refused(field: str) -> None:
+    """Kernels would read what lies between them."""
+    call: dict[str, Any] = batch(2, 2, 600, "dense", seed=26) | {"temperature": 1.0}
+    at = ops.DeviceAddress(Stream.DRAFT, 3, torch.arange(4))
+    drawn = ops.sample(call["draft_logits"].flatten(0, 1), at, return_stats=True, **KERNELS)
+    assert drawn.stats is not None
+    part = getattr(drawn.stats, field)
+    for other in (torch.stack([part, part], -1)[..., 0], part.to(torch.float16)):
+        stats = replace(drawn.stats, **{field: other})
+        with pytest.raises(ValueError, match=rf"draft_stats.{field} is torch.*contiguous"):
+            ops.verify_chain(**call, **KERNELS, draft_stats=stats)
 
 
 def test_offsets_on_a_device_need_a_width() -> None:

@@ -128,9 +128,9 @@ def tile_stats(x, c, IS_FAST: tl.constexpr):
 
 
 @triton.jit
-def row_total(tile_weights, AXIS: tl.constexpr = 0):
+def row_total(tile_weights):
     """Twin of `arithmetic.fixed_point_sum`: int64 of unit 2^-38."""
-    return tl.sum((tile_weights.to(tl.float64) * _FIXED_POINT).to(tl.int64), AXIS)
+    return tl.sum((tile_weights.to(tl.float64) * _FIXED_POINT).to(tl.int64), 0)
 
 
 @triton.jit

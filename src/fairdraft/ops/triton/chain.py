@@ -142,7 +142,7 @@ def row_inputs(
     STRIDES: tl.constexpr,
     ADDRESS: tl.constexpr,
 ):
-    """What decides a row, or a block of them, besides statistics: it was there before the call."""
+    """What decides a row besides statistics: it was there before the call."""
     temperatures, drafts = inputs
     b, r, n, first, is_possible, vocab_size, _ = index
     c, draft_c, is_matched = scales(temperatures, drafts, b, STRIDES, MODE[2])

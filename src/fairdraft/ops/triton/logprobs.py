@@ -116,7 +116,7 @@ def logprobs_on_device(
         check_logits("logits", logits, dims=2)
         _check_ids(token_ids, len(logits), device)
         if stats is not None:
-            check_stats("stats", stats, *logits.shape, "those of these rows")
+            check_stats("stats", stats, *logits.shape, logits.device, "those of these rows")
     count, vocab_size = logits.shape
     num_tiles = -(-vocab_size // TILE.value)
     scales = temperature_tensor("temperature", temperature, count, device, validate=validate)

@@ -25,10 +25,10 @@ _INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
-def row_error(tile_max, tile_sum, AXIS: tl.constexpr = 0):
+def row_error(tile_max, tile_sum):
     """Twin of `rows.row_error`, from a row's statistics; also returns the row's maximum."""
-    row_max = tl.max(tile_max, AXIS)
-    is_nan = tl.max((tile_sum != tile_sum).to(tl.int32), AXIS) > 0
+    row_max = tl.max(tile_max, 0)
+    is_nan = tl.max((tile_sum != tile_sum).to(tl.int32), 0) > 0
     error = tl.where(row_max == _INF, _INFINITE_ERROR, 0)
     error = tl.where(row_max == -_INF, _EMPTY_ERROR, error)
     return tl.where(is_nan, _NAN_ERROR, error), row_max

@@ -101,18 +101,37 @@ def layout_of(
     )
 
 
-def check_stats(name: str, stats: TileStats, count: int, vocab_size: int, whose: str) -> None:
-    """Refuses statistics that are not those of `count` rows."""
-    tiles, rows = (count, -(-vocab_size // TILE)), (count,)
-    if (
-        stats.tile_max.shape == tiles == stats.tile_sum.shape
-        and stats.row_max.shape == rows == stats.row_sum.shape
-    ):
+def check_stats(
+    name: str, stats: TileStats, count: int, vocab_size: int, device: torch.device, whose: str
+) -> None:
+    """Refuses statistics that are not those of `count` rows, or not laid out as they were made."""
+    if _are_stats(stats, count, -(-vocab_size // TILE), device):
         return
-    for field, (need, _) in stats_shapes(count, -(-vocab_size // TILE)).items():
-        found = tuple(getattr(stats, field).shape)
-        if found != need:
-            raise ValueError(f"{name}.{field} has shape {found}, not {need}: {whose}")
+    for field, (need, dtype) in stats_shapes(count, -(-vocab_size // TILE)).items():
+        found: Tensor = getattr(stats, field)
+        if found.shape != need:
+            raise ValueError(f"{name}.{field} has shape {tuple(found.shape)}, not {need}: {whose}")
+        if found.dtype is not dtype or found.device != device or not found.is_contiguous():
+            raise ValueError(
+                f"{name}.{field} is {found.dtype} on {found.device} with strides {found.stride()}; "
+                f"kernels read {dtype} on {device}, contiguous: give what `ops.sample` returned"
+            )
+
+
+def _are_stats(stats: TileStats, count: int, num_tiles: int, device: torch.device) -> bool:
+    """What `check_stats` asks, in one pass: every call comes by."""
+    tile_max, tile_sum, row_max, row_sum = stats.tensors()
+    return (
+        tile_max.shape == tile_sum.shape == (count, num_tiles)
+        and row_max.shape == row_sum.shape == (count,)
+        and tile_max.dtype is tile_sum.dtype is row_max.dtype is torch.float32
+        and row_sum.dtype is torch.int64
+        and tile_max.is_contiguous()
+        and tile_sum.is_contiguous()
+        and row_max.is_contiguous()
+        and row_sum.is_contiguous()
+        and tile_max.device == tile_sum.device == row_max.device == row_sum.device == device
+    )
 
 
 def _token_shapes(count: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:

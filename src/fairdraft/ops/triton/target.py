@@ -13,6 +13,7 @@ def is_amd(device: torch.device) -> bool:
 def sharing_warps(device: torch.device, warps: int) -> int:
     """Warps of a program that others of its launch read from (`reading.is_last`): one on AMD.
 
+    And of one that must sum tiles in the order of such programs.
     A release there waits for stores of the wave that makes it, and an acquire is sure to drop stale
     lines for that wave alone; Triton makes either by one wave of a program, whatever their number.
     """

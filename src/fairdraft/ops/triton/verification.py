@@ -15,7 +15,7 @@ from torch import Tensor
 from fairdraft.ops.chain_inputs import check_forbidden
 from fairdraft.ops.device_address import device_field, field_here
 from fairdraft.ops.flat_rows import Layout
-from fairdraft.ops.lossy import LossyRule
+from fairdraft.ops.lossy import LossyRule, Numbers
 from fairdraft.ops.sample import TileStats
 from fairdraft.ops.triton.chain_memory import DeviceChain
 from fairdraft.ops.triton.launch import Arithmetic, temperature_tensor
@@ -64,6 +64,8 @@ def verify_on_device(
     out = empty_verdict(count, depth + 1, device)
     if isinstance(rule, LossyRule):
         out = replace(out, lossy=rule.name)
+        # refuses numbers that do not fit, even where nobody asks
+        Numbers.of(rule, depth)
     if count:
         options: dict[str, Any] = {
             "arithmetic": arithmetic,
@@ -99,7 +101,8 @@ def device_chain(
         if marks[1] is not None:
             check_forbidden(marks[1], place.ids_shape)
         if draft_stats is not None:
-            check_stats("draft_stats", draft_stats, place.num_laws, vocab_size, "a row a draft")
+            sizes = place.num_laws, vocab_size
+            check_stats("draft_stats", draft_stats, *sizes, device, "a row a draft")
     law = draft_law(draft_logits, place, layout, device, validate) if depth else None
     key, key_stride = _field("key", at[0], count, device, validate)
     anchor, anchor_stride = _field("position", at[1], count, device, validate)

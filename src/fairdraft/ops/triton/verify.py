@@ -129,8 +129,10 @@ def _launch_few(
     rows = count * (common["K"] + 1)
     tiles = min(_FEW_TILES, power_of_two(num_tiles))
     options = common | {"num_warps": 4}
+    # as wide as programs of `chain_kernel`, so that a tile is summed in the same order
+    warps = sharing_warps(workspace.device, 4)
     read_kernel[(rows * -(-num_tiles // tiles),)](
-        *inputs, *numbers, SHAPE=(tiles, *reach, 1), **options
+        *inputs, *numbers, SHAPE=(tiles, *reach, 1), **common | {"num_warps": warps}
     )
     decide_kernel[(rows,)](*inputs, *numbers, SHAPE=(1, *reach, 1), **options)
     if common["MODE"][1]:

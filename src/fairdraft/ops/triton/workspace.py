@@ -50,8 +50,10 @@ class Workspace:
 
     def zeros(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A buffer of zeros that its users leave as zeros."""
+        view = self._take(name, shape, dtype, torch.zeros)
+        # only now: there may have been no memory for it
         self._counters.add(name)
-        return self._take(name, shape, dtype, torch.zeros)
+        return view
 
     def kept(self, key: tuple[Any, ...], make: Callable[[], _Kept]) -> _Kept:
         """What `make` took of the buffers under `key`, until one of them grows."""
