@@ -107,11 +107,11 @@ def calls() -> Iterator[tuple[str, Callable[[], object]]]:
         how: dict[str, Any] = {"vocab_size": 151_936, "arithmetic": arithmetic}
         yield f"gumbel {arithmetic}", partial(_sample, 8, method="gumbel", **how)
         yield f"tree {arithmetic}", partial(_verify_tree, **how)
-        yield f"point masses {arithmetic}", partial(_verify, 8, has_draft=False, **how)
-        marks = torch.zeros(8, NUM_DRAFTS, dtype=torch.bool)
-        yield f"forbidden {arithmetic}", partial(_verify, 8, forbidden=marks, **how)
         for count in (2, 64):
             named = f"{arithmetic} B={count}"
+            yield f"point masses {named}", partial(_verify, count, has_draft=False, **how)
+            marks = torch.zeros(count, NUM_DRAFTS, dtype=torch.bool)
+            yield f"forbidden {named}", partial(_verify, count, forbidden=marks, **how)
             yield f"sample {named}", partial(_sample, 4 * count, return_stats=True, **how)
             for rule in ("token", "block"):
                 yield f"{rule} {named}", partial(_verify, count, rule=rule, **how)
