@@ -66,3 +66,12 @@ def test_conversations_that_cannot_be_read_are_refused(
     tokenizer.chat_template = TEMPLATE.replace("<A>{% endif", "<E>{% endif")
     with pytest.raises(ValueError, match="where the answer begins is not known"):
         read_corpus([written(tmp_path, said("a", "b"))], tokenizer, 10)
+
+
+def test_line_separators_of_unicode_end_no_line(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    path = tmp_path / "text.jsonl"
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in ("ab\u2028c", "c")]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert read_corpus([path], tokenizer, len(tokenizer)).num_documents == 2

@@ -56,7 +56,7 @@ class BlockPlaces:
     ) -> None:
         self._max_length = max_length
         self._kinds = kinds
-        self._is_full = [kind.name for kind in kinds.values()] == ["full"]
+        self.is_full = [kind.name for kind in kinds.values()] == ["full"]
         self._dtype, self._device = dtype, device
         self._positions = torch.arange(max_length, device=device)[None]
         self._aligned = AlignedMasks(max_length, dtype, device)
@@ -129,7 +129,7 @@ class BlockPlaces:
 
     def _masks_from(self, positions: Tensor, first: int, length: int) -> Any:
         """Masks of rows that all begin at one position."""
-        if self._is_full:
+        if self.is_full:
             return self._aligned.get(first, positions.shape[1], length)
         aligned = None
         masks = {}

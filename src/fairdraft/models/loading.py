@@ -121,6 +121,7 @@ def _optimize(lm: CausalLM) -> None:
         return
     if can_pack(lm.model) and DirectLlama.supports(lm.model):
         lm.direct = DirectLlama(lm.model, lm.max_model_len)
+        assert lm.places.is_full, "a Llama's row runs without a mask, and sees all before it"
         lm.num_packed_layers = lm.direct.num_packed
         lm.places.num_bare_tokens = lm.direct.num_compiled
         return

@@ -29,8 +29,9 @@ def check_rollback(lm: CausalLM) -> None:
     """Compares ragged, rolled-back forwards with forwards of the same texts from scratch.
 
     Two rows of different length are forwarded, rolled back to different points and continued
-    with other tokens. A state that cannot forget, positions that are not honored, or a mask
-    that is ignored shows in the logits. About ten tokens in four forwards.
+    with other tokens; then one of them is continued alone, as one row may take another way.
+    A state that cannot forget, positions that are not honored, or a mask that is ignored shows in
+    the logits. About ten tokens in five forwards.
 
     Args:
         lm: The adapter to try; its counters are reset afterwards.
@@ -130,9 +131,11 @@ def _rolled_back(lm: CausalLM) -> tuple[Tensor, Tensor]:
     cache = lm.new_cache(2, width)
     lm.forward(first, torch.tensor([0, 0]), cache, num_tokens=torch.tensor([width, 3]))
     found = lm.forward(other, torch.tensor(starts), cache, logits_dtype=torch.float64)
+    at = torch.tensor(starts[:1])
+    alone = lm.forward(other[:1], at, cache, logits_dtype=torch.float64)
     expected = []
     for row, start in enumerate(starts):
         ids = torch.cat([first[row, :start], other[row]])[None].to(lm.device)
         logits = lm.model(input_ids=ids, use_cache=False).logits
         expected.append(logits[0, start:].to(torch.float64))
-    return found, torch.stack(expected)
+    return torch.cat([found, alone]), torch.stack([*expected, expected[0]])

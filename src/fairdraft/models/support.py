@@ -98,7 +98,9 @@ def attention_kinds(config: Any, name: str) -> dict[str, AttentionKind]:
     layer_types = getattr(config, "layer_types", None)
     if layer_types is None:
         layer_types = ["full_attention"]
-        if getattr(config, "sliding_window", None) is not None:
+        # transformers' Llama has no window, whatever a configuration says
+        is_llama = getattr(config, "model_type", None) == "llama"
+        if getattr(config, "sliding_window", None) is not None and not is_llama:
             layer_types = ["sliding_attention"]
         elif getattr(config, "attention_chunk_size", None) is not None:
             layer_types = ["chunked_attention"]

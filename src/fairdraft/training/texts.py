@@ -36,7 +36,8 @@ def _contents(path: Path) -> Iterator[tuple[str, str | list[Any]]]:
     if path.suffix != ".jsonl":
         yield str(path), text
         return
-    for number, line in enumerate(text.splitlines(), start=1):
+    # a text may hold line separators of Unicode, which end no line of JSON
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         where = f"{str(path)!r}, line {number}"

@@ -18,10 +18,14 @@ def kernel(function: Callable[..., Any]) -> Any:
 
     The disk cache is looked up by name and by the age of the function's own file. A kernel calls
     into other files, so its name carries a digest of all of them: an edited helper is never
-    answered by old machine code.
+    answered by old machine code. Where no folder can be written it is compiled in every process.
     """
     function.__qualname__ += f"_{_sources_digest()}"
-    return njit(cache=True, nogil=True, error_model="numpy")(function)
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:
+        return njit(**options)(function)
 
 
 @cache
